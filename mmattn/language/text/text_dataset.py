@@ -1,68 +1,16 @@
-"""Base class of data sets with a vocabulary, and compact storage for their sentences."""
+"""Base class of data sets with a vocabulary: what checkpoints contain, and what a model must fit."""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import torch
 from torch.utils.data import Dataset
 
 from mmattn.language.models.embedding import vocabulary_size
 from mmattn.utils.faults import Faults, difference
 
 from .vocabulary import SPECIALS, Vocabulary
-
-
-class PackedSequences:
-    """Numbers of all sentences in one array. One tensor per sentence would need several times the memory.
-
-    ``kind`` is the type code of the array, such as 'H' for numbers below 65,536.
-    """
-
-    def __init__(self, sentences: Iterable[Sequence[int]], kind: str = 'i') -> None:
-        numbers, ends = array(kind), array('q', [0])
-        for sentence in sentences:
-            numbers.extend(sentence)
-            ends.append(len(numbers))
-        self.numbers, self.ends = np.asarray(numbers), np.asarray(ends)
-
-    def __len__(self) -> int:
-        return len(self.ends) - 1
-
-    def lengths(self) -> np.ndarray:
-        """Count the symbols of every sentence."""
-        return np.diff(self.ends)
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        """Get the numbers of one sentence, int64 ``(length)``."""
-        index = range(len(self))[index]
-        start, end = self.ends[index : index + 2]
-        return torch.from_numpy(self.numbers[start:end].astype(np.int64))
-
-
-Indices = int | Sequence[int] | None
-
-
-def select_indices(items: Sequence[Any], indices: Indices) -> list[Any]:
-    """Select items as ``indices`` of mmengine's data sets: None for all, n for the first n, −n for the last n.
-
-    Example:
-        >>> select_indices('abcd', 2), select_indices('abcd', -1), select_indices('abcd', [3, 0])
-        (['a', 'b'], ['d'], ['d', 'a'])
-    """
-    if indices is None:
-        return list(items)
-    if isinstance(indices, int) and not isinstance(indices, bool) and indices:
-        return list(items[:indices] if indices > 0 else items[indices:])
-    numbers = list(indices) if isinstance(indices, Sequence) and not isinstance(indices, str) else []
-    if not numbers or not all(type(i) is int and -len(items) <= i < len(items) for i in numbers):
-        raise ValueError(f'indices must be a number of samples, or positions among {len(items):,}; got {indices!r}')
-    if len({i % len(items) for i in numbers}) < len(numbers):
-        raise ValueError('indices must not contain a sample twice, because a metric counts each sample once')
-    return [items[i] for i in numbers]
 
 
 class TextDataset(Dataset):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ import numpy as np
 from mmengine.logging import print_log
 from mmengine.structures import BaseDataElement
 
-from mmattn.language.text.text_dataset import Indices, PackedSequences, TextDataset, select_indices
+from mmattn.language.text.text_dataset import TextDataset
 from mmattn.language.text.text_files import iter_lines, read_lines, read_record
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_count
 from mmattn.utils.faults import FaultsError, shorten
+
+from .packed_sequences import PackedSequences
 
 
 @DATASETS.register_module()
@@ -66,7 +69,7 @@ class ParallelTextDataset(TextDataset):
         max_length: int = 250,
         num_samples: int | None = None,
         test_mode: bool = False,
-        indices: Indices = None,
+        indices: int | Sequence[int] | None = None,
     ) -> None:
         root = Path(data_root)
         corpus = root / 'corpus.json'
@@ -147,3 +150,22 @@ class ParallelTextDataset(TextDataset):
                 raw_target=raw[1],
             )
         return sample
+
+
+def select_indices(items: Sequence[Any], indices: int | Sequence[int] | None) -> list[Any]:
+    """Select items as ``indices`` of mmengine's data sets: None for all, n for the first n, −n for the last n.
+
+    Example:
+        >>> select_indices('abcd', 2), select_indices('abcd', -1), select_indices('abcd', [3, 0])
+        (['a', 'b'], ['d'], ['d', 'a'])
+    """
+    if indices is None:
+        return list(items)
+    if isinstance(indices, int) and not isinstance(indices, bool) and indices:
+        return list(items[:indices] if indices > 0 else items[indices:])
+    numbers = list(indices) if isinstance(indices, Sequence) and not isinstance(indices, str) else []
+    if not numbers or not all(type(i) is int and -len(items) <= i < len(items) for i in numbers):
+        raise ValueError(f'indices must be a number of samples, or positions among {len(items):,}; got {indices!r}')
+    if len({i % len(items) for i in numbers}) < len(numbers):
+        raise ValueError('indices must not contain a sample twice, because a metric counts each sample once')
+    return [items[i] for i in numbers]
