@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from mmengine.logging import print_log
-from typing_extensions import Unpack
 
-from mmattn.language.regions.datasets import DatasetOptions, ImageTextDataset
-from mmattn.language.text.annotation_files import in_folder
+from mmattn.language.regions.datasets import ImageTextDataset
 from mmattn.language.text.vocabulary import UNK, Vocabulary
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_count, check_counts
@@ -33,6 +31,8 @@ from .transforms import encode_captions
 class CaptionDataset(ImageTextDataset):
     """Base of the data sets of images or videos with region features and captions. See :class:`COCOCaptionDataset`."""
 
+    paths = *ImageTextDataset.paths, 'vocab_file', 'attributes'
+
     def __init__(
         self,
         ann_file: str,
@@ -47,7 +47,7 @@ class CaptionDataset(ImageTextDataset):
         attributes: str | None = None,
         num_attributes: int = 20,
         oracle_attributes: bool = False,
-        **options: Unpack[DatasetOptions],
+        **options: Any,
     ) -> None:
         check_counts(max_words=max_words, captions_per_image=captions_per_image, num_attributes=num_attributes)
         check_count('min_count', min_count, 0)
@@ -62,10 +62,6 @@ class CaptionDataset(ImageTextDataset):
         """Load the regions of an image and, in training, choose captions and convert them to numbers."""
         captions = [] if self.test_mode else [dict(type='mmattn.EncodeCaptions')]
         return [dict(type='mmattn.LoadRegions', allow_empty=False), *captions, dict(type='mmattn.PackText')]
-
-    def _join_prefix(self) -> None:
-        super()._join_prefix()
-        self.vocab_file, self.attributes = in_folder(self.data_root, self.vocab_file, self.attributes)
 
     def load_data_list(self) -> list[dict]:
         """Read the captions and attributes of the images, and count the words of the captions."""

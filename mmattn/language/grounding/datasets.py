@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from typing_extensions import Unpack
-
-from mmattn.language.regions.datasets import DatasetOptions, ImageTextDataset
-from mmattn.language.text.annotation_files import in_folder
+from mmattn.language.regions.datasets import ImageTextDataset
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_fraction
@@ -51,13 +48,15 @@ class EntitiesDataset(ImageTextDataset):
         (tensor([4, 5, 6]), tensor([1]), tensor([[0., 1.]]))
     """
 
+    paths = *ImageTextDataset.paths, 'vocab_file'
+
     def __init__(
         self,
         ann_file: str,
         regions: Any,
         vocab_file: str | None = None,
         min_iou: float = 0.5,
-        **options: Unpack[DatasetOptions],
+        **options: Any,
     ) -> None:
         check_fraction('min_iou', min_iou)
         if not min_iou:
@@ -69,10 +68,6 @@ class EntitiesDataset(ImageTextDataset):
         """Load the regions, and convert the caption to numbers and, in training, the boxes to targets."""
         kinds = ['LoadRegions', 'EncodePhrases', *([] if self.test_mode else ['PhraseTargets']), 'PackText']
         return [dict(type=f'mmattn.{kind}') for kind in kinds]
-
-    def _join_prefix(self) -> None:
-        super()._join_prefix()
-        (self.vocab_file,) = in_folder(self.data_root, self.vocab_file)
 
     def load_data_list(self) -> list[dict]:
         """Read the captions with a phrase that has a box, and rank the words of all captions."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
 
 from mmengine.dataset import BaseDataset
-from typing_extensions import Unpack
 
 from mmattn.language.text.annotation_files import in_folder
 from mmattn.language.text.text_dataset import TextDataset
@@ -19,53 +19,42 @@ from .region_store import RegionStore
 FIRST_TEXTS = 1000  # the script of a file is that of its first texts
 
 
-class DatasetOptions(TypedDict, total=False):
-    """The options of mmengine's ``BaseDataset`` that data sets of texts about images pass on."""
-
-    metainfo: Mapping[str, Any] | None
-    data_root: str
-    indices: int | Sequence[int] | None
-    serialize_data: bool
-    pipeline: Sequence[dict | Callable] | None
-    test_mode: bool
-    lazy_init: bool
-    max_refetch: int
-
-
-class ImageTextDataset(TextDataset, BaseDataset):
+class ImageTextDataset(TextDataset, BaseDataset, ABC):
     """Texts about images, as mmengine's ``BaseDataset``.
 
     A subclass defines ``load_data_list``, which sets the attributes and ``_metainfo``, and ``default_pipeline``, whose
     transforms make the samples if the config has no ``pipeline``.
 
     Attributes:
+        paths (tuple of str): names of the attributes that are a path, or a list of paths, in ``data_root``.
         store (object): the region store.
         region_options (dict): what regions may be, options of :meth:`RegionStore.image_faults`.
         shared (dict): what the transforms get with every entry, such as the vocabulary and the region store.
     """
 
+    paths: tuple[str, ...] = ('ann_file', 'regions')
     ann_file: Any
     data_root: str
     _metainfo: dict[str, Any]
     store: Any = None
     region_options: dict[str, Any]
 
-    def __init__(self, ann_file: Any, regions: Any, **options: Unpack[DatasetOptions]) -> None:
+    def __init__(self, ann_file: Any, regions: Any, **options: Any) -> None:
         self.regions = regions
         self.test_mode = options.get('test_mode', False)
         self.shared: dict[str, Any] = {}
         self._unspaced: dict[str, str] = {}
         pipeline = options.pop('pipeline', None)
         pipeline = self.default_pipeline() if pipeline is None else pipeline
-        super().__init__(ann_file, data_prefix={}, pipeline=pipeline, **options)  # type: ignore[arg-type]
+        super().__init__(ann_file, data_prefix={}, pipeline=pipeline, **options)
 
+    @abstractmethod
     def default_pipeline(self) -> list[dict]:
         """List the transforms that make a sample."""
-        raise NotImplementedError
 
     def _join_prefix(self) -> None:
-        self.data_root = self.data_root or ''
-        self.ann_file, self.regions = in_folder(self.data_root, self.ann_file, self.regions)
+        for name in self.paths:
+            setattr(self, name, in_folder(self.data_root or '', getattr(self, name)))
 
     def get_data_info(self, idx: int) -> dict[str, Any]:
         """Get an entry for the transforms, with what all entries share, and with ``inputs``, which they fill."""

@@ -41,7 +41,7 @@ def region_store(inputs: Stores) -> RegionStore:
 
 
 def image_inputs(regions: Any, attributes: Tensor | None = None) -> dict[str, Tensor]:
-    """Collect what a captioning model reads from an image, see :meth:`CaptionDataset.__getitem__`."""
+    """Collect what a model reads from the regions of an image, see :class:`mmattn.LoadRegions`."""
     inputs = dict(features=regions.features)
     if regions.boxes is not None:
         inputs['boxes'] = regions.boxes

@@ -30,6 +30,8 @@ def check_text(value: Any) -> str:
     return value
 
 
-def in_folder(folder: str, *paths: Any) -> list[Any]:
-    """Prepend a folder to paths. Values that are not paths, such as None, stay unchanged."""
-    return [str(Path(folder, path)) if isinstance(path, str | Path) else path for path in paths]
+def in_folder(folder: str, place: Any) -> Any:
+    """Prepend a folder to a path, or to each of a list. Another value, such as None, stays as it is."""
+    if isinstance(place, list | tuple):
+        return [in_folder(folder, path) for path in place]
+    return str(Path(folder, place)) if isinstance(place, str | Path) else place

@@ -14,7 +14,7 @@ from .vocabulary import SPECIALS, Vocabulary
 
 
 class TextDataset(Dataset):
-    """Data set with a vocabulary. The constructor reads all files, and a FaultsError lists all their faults.
+    """Data set with a vocabulary. When it reads a faulty file, a FaultsError lists the faults.
 
     Attributes:
         vocabulary (Vocabulary): the symbols.

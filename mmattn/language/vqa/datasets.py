@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.logging import print_log
-from typing_extensions import Unpack
 
-from mmattn.language.regions.datasets import DatasetOptions, ImageTextDataset
+from mmattn.language.regions.datasets import ImageTextDataset
 from mmattn.language.regions.image_inputs import picture_paths
 from mmattn.language.regions.region_store import RegionStore
-from mmattn.language.text.annotation_files import in_folder
 from mmattn.language.text.words import find_rule, question_words
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_choice, check_count, check_fraction
@@ -111,6 +109,8 @@ class VQADataset(ImageTextDataset):
         (['puppy'], tensor([6, 4, 5, 1, 1]), tensor([1.]))
     """
 
+    paths = *ImageTextDataset.paths, 'images', 'vocab_files', 'answer_files', 'extra_files'
+
     def __init__(
         self,
         ann_file: str | Sequence[str],
@@ -130,7 +130,7 @@ class VQADataset(ImageTextDataset):
         extra_files: Sequence[str] = (),
         max_regions: int | None = None,
         fraction: float = 1.0,
-        **options: Unpack[DatasetOptions],
+        **options: Any,
     ) -> None:
         find_rule(tokens)
         check_count('min_answers', min_answers)
@@ -157,14 +157,6 @@ class VQADataset(ImageTextDataset):
         kinds = ['LoadRegions' if self.images is None else 'LoadPicture', 'EncodeQuestion']
         kinds += [] if self.test_mode else ['AnswerTargets']
         return [dict(type=f'mmattn.{kind}') for kind in (*kinds, 'PackText')]
-
-    def _join_prefix(self) -> None:
-        super()._join_prefix()
-        (self.images,) = in_folder(self.data_root, self.images)
-        groups = self.ann_file, self.vocab_files, self.answer_files, self.extra_files
-        self.ann_file, self.vocab_files, self.answer_files, self.extra_files = (
-            in_folder(self.data_root, *group) for group in groups
-        )
 
     def load_data_list(self) -> list[dict]:
         """Read the questions, and count words and answers."""
