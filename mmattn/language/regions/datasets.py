@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from mmengine.dataset import BaseDataset
@@ -11,9 +12,8 @@ from mmengine.dataset import BaseDataset
 from mmattn.language.text.annotation_files import in_folder
 from mmattn.language.text.text_dataset import TextDataset
 from mmattn.language.text.words import unspaced_fault
-from mmattn.utils.faults import Faults
+from mmattn.utils.faults import Faults, shorten
 
-from .image_inputs import check_images, check_regions, open_store
 from .region_store import RegionStore
 
 FIRST_TEXTS = 1000  # the script of a file is that of its first texts
@@ -61,13 +61,21 @@ class ImageTextDataset(TextDataset, BaseDataset, ABC):
         return super().get_data_info(idx) | self.shared | dict(inputs={})
 
     def _open_regions(self, ann_file: str, image_ids: Sequence[str], **region_options: Any) -> None:
-        """Open the region store. A FaultsError lists the images that are not in it."""
-        self.store, self.image_ids, self.region_options = open_store(self.regions), image_ids, region_options
-        check_images(self.store, self.regions, ann_file, image_ids, faults := Faults(), **region_options)
-        faults.check()
-        self.shared['store'] = self.store
+        """Open the region store. If an image is not in it, a FaultsError lists all faults of the images."""
+        self.store = RegionStore(self.regions) if isinstance(self.regions, str | Path) else self.regions
+        self.shared['store'], self.image_ids, self.region_options = self.store, image_ids, region_options
+        missing = [name for name in dict.fromkeys(image_ids) if name not in self.store]
         if isinstance(self.store, RegionStore):
             self.needs['num_features'] = (self.store.num_features, str(self.regions))
+            if missing:
+                Faults(self.regions, self._region_faults()).check()
+        Faults(ann_file, [f'image {name}: not in the region store' for name in missing]).check()
+
+    def _region_faults(self) -> list[str]:
+        """List the faults of the images in the region store, at most 20, and the number of the others."""
+        if not isinstance(self.store, RegionStore):
+            return []
+        return shorten(self.store.image_faults(self.image_ids, features=False, **self.region_options))
 
     def _check_spaces(self, ann_file: str, texts: Sequence[str]) -> None:
         if fault := unspaced_fault(texts[:FIRST_TEXTS]):
@@ -78,5 +86,4 @@ class ImageTextDataset(TextDataset, BaseDataset, ABC):
         super().check_for_model(model, faults)
         for path, fault in self._unspaced.items():
             faults.add(path, fault)
-        if self.store is not None:
-            check_regions(self.store, self.regions, self.image_ids, faults, **self.region_options)
+        faults.add(self.regions, *self._region_faults())

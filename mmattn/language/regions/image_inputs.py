@@ -6,7 +6,7 @@ import errno
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +15,12 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from mmattn.utils.faults import Faults, FaultsError, shorten
+from mmattn.utils.faults import Faults, FaultsError
 from mmattn.utils.images import decoding, open_whole
 
 from .region_store import RegionStore
 
 Stores = str | Path | Sequence[str | Path] | RegionStore
-
-
-def open_store(regions: Any) -> Any:
-    """Open the region store at a path. Return anything else as it is."""
-    if isinstance(regions, str | Path):
-        return RegionStore(regions)
-    return regions
 
 
 def region_store(inputs: Stores) -> RegionStore:
@@ -49,26 +42,6 @@ def image_inputs(regions: Any, attributes: Tensor | None = None) -> dict[str, Te
     if attributes is not None:
         inputs['attributes'] = attributes
     return inputs
-
-
-def check_regions(store: Any, path: Any, image_ids: Iterable[str], faults: Faults, **options: Any) -> None:
-    """Add the faults of images in a region store to ``faults``, at most 20, and the number of the others.
-
-    ``options`` are those of :meth:`RegionStore.image_faults`. Features are not read.
-    """
-    if isinstance(store, RegionStore):
-        faults.add(path, *shorten(store.image_faults(image_ids, features=False, **options)))
-
-
-def check_images(
-    store: Any, place: Any, ann_file: str, image_ids: Sequence[str], faults: Faults, **options: Any
-) -> None:
-    """If images of an annotation file are not in a region store, add them, and the store's other faults."""
-    if missing := dict.fromkeys(name for name in image_ids if name not in store):
-        if isinstance(store, RegionStore):
-            check_regions(store, place, image_ids, faults, **options)
-        else:
-            faults.add(ann_file, *(f'image {name}: not in the region store' for name in missing))
 
 
 def store_files(store: RegionStore) -> list[list[int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -65,21 +64,17 @@ class LoadRegions(BaseTransform):
 class PackText(BaseTransform):
     """End a pipeline of texts about images: keep ``inputs``, and make ``data_samples`` of what metrics read.
 
-    Args:
-        meta_keys (sequence of str): what a sample has as metainfo, where the entry has it. Defaults to the ids, the
-            text and types of a question, and the size of the image.
+    A sample has as metainfo, where the entry has them, the ids, the text and types of a question, and the size of the
+    image. Its data are the published answers or captions, and, of a caption with phrases, ``regions`` and ``phrases``.
 
     Example:
         >>> PackText()(dict(image_id='42', answers=['dog'], store=None, inputs={}))['data_samples'].answers
         ['dog']
     """
 
-    def __init__(self, meta_keys: Sequence[str] = META_KEYS) -> None:
-        self.meta_keys = meta_keys
-
     def transform(self, results: dict) -> dict:
         """Return ``inputs`` and ``data_samples``, a ``BaseDataElement``."""
-        sample = BaseDataElement(metainfo={key: results[key] for key in self.meta_keys if key in results})
+        sample = BaseDataElement(metainfo={key: results[key] for key in META_KEYS if key in results})
         sample.set_data({key: results[key] for key in DATA_KEYS if key in results})
         return dict(inputs=results['inputs'], data_samples=sample)
 
