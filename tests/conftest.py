@@ -84,15 +84,17 @@ def _own_cache(tmp_path_factory):
 
 
 @pytest.fixture(scope='session')
-def run_python(tmp_path_factory):
+def run_python(tmp_path_factory, pytestconfig):
     """``run_python(code, **env)`` runs code in a fresh interpreter and an empty folder, and returns what it prints.
 
-    It sees the ``mmattn`` that pytest sees, unless ``PYTHONPATH`` says otherwise; the interpreter is ``python``.
+    It sees the ``mmattn``, the tests and the libraries of tools that pytest sees, unless ``PYTHONPATH`` says otherwise;
+    the interpreter is ``python``.
     """
     folder = tmp_path_factory.mktemp('elsewhere')
+    path = os.pathsep.join(map(str, [PACKAGE.parent, pytestconfig.rootpath, *pytestconfig.getini('pythonpath')]))
 
     def run(code, /, *, python=sys.executable, **env):
-        env = {**os.environ, 'PYTHONPATH': str(PACKAGE.parent), 'PYTHONDONTWRITEBYTECODE': '1', **env}
+        env = {**os.environ, 'PYTHONPATH': path, 'PYTHONDONTWRITEBYTECODE': '1', **env}
         done = subprocess.run([python, '-c', code], cwd=folder, env=env, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, f'{done.stdout}\n{done.stderr}'
         return done.stdout

@@ -102,8 +102,7 @@ if rank != 2:
 def test_several_processes_have_the_figures_of_one(cases, run_python, tmp_path):
     """And its files. Samplers repeat samples; processes may have any of them, also none."""
     cases = metrics(tmp_path / 'clips')
-    paths = f'{ROOT}:{ROOT}/tools:{ROOT}/tools/dataset_converters'
-    run_python(SCRIPT.format(folder=tmp_path), OMP_NUM_THREADS='1', PYTHONPATH=paths)
+    run_python(SCRIPT.format(folder=tmp_path), OMP_NUM_THREADS='1')
     found = [json.loads((tmp_path / f'{rank}.json').read_text()) for rank in range(PROCESSES)]
     for name, case in cases.items():
         one = tmp_path / 'one' / name
