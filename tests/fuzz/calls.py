@@ -17,29 +17,12 @@ from .mutate import generator, shorten
 RESULT, REFUSED, OTHER, DIFFERENT, LARGE, MEMORY, ENDED, SLOW = (
     'a result', 'refused', 'another error', 'another result', 'large', 'memory', 'process ended', 'too slow',
 )  # fmt: skip
-SIZES = (0, 1, 2, 3, 7, 2**10, 2**16, 2**31 - 1, 2**31, 2**32 + 1, 2**62)
-INTEGERS = (
-    0,
-    -1,
-    1,
-    2,
-    3,
-    5,
-    2**16 + 1,
-    2**30 - 1,
-    2**31 - 1,
-    2**31 + 1,
-    2**32 + 3,
-    2**62 + 1,
-    -(2**31),
-    -(2**63),
-    2**63 - 1,
-)
+SIZES = (1, 2, 3, 7, 2**10, 2**16, 2**31 - 1, 2**31, 2**32 + 1, 2**62)
+INTEGERS = (0, -1, 1, 2, 3, 5, *(2**n + d for n in (16, 30, 31, 32, 62) for d in (-1, 1)), 2**63 - 1, -(2**63))
 NUMBERS = (0.0, -1.0, math.nan, math.inf, -math.inf, 1e300, 1e-300)
-DTYPES = tuple(
-    getattr(torch, name)
-    for name in ('float16', 'bfloat16', 'float64', 'int64', 'int8', 'bool', 'complex64', 'float8_e4m3fn')
-)
+TEXTS = ('', 'x', 'strided', 'forward', 'centred', 'grid', 'global', 'é' * 1000)
+DTYPES = (torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int8, torch.bool, torch.complex64)
+DTYPES += (torch.float8_e4m3fn,)
 MUCH = 10**5  # numbers of all tensors: such a call may take long
 SETTINGS = {
     **{name: fits for name, (fits, *_) in CALLS.items()},
@@ -58,98 +41,69 @@ WHOLE = {  # further arguments that fit
 
 
 def change_tensor(rng, x):
+    """Another shape, type, layout or place of numbers. Where torch has no such tensor, the same one."""
+    dim = rng.randrange(max(x.dim(), 1))
+    size = rng.choice(SIZES)
+    kinds = [
+        lambda: x.narrow(dim, 0, 1).expand(*[size if i == dim else n for i, n in enumerate(x.shape)]),
+        lambda: x.expand(2**20, *x.shape),
+        lambda: x.narrow(dim, 0, rng.randrange(x.shape[dim] + 1)),
+        lambda: x.to(rng.choice(DTYPES)),
+        lambda: rng.choice((x[None], x.flatten(), x[0], x.sum(), x[..., None], x.unsqueeze(2), torch.empty(0))),
+        lambda: torch.randn(64).as_strided(
+            *([rng.choice(some) for _ in x.shape] for some in ((0, 1, 4, 5), (0, 1, 2)))
+        ),
+        lambda: x.permute(rng.sample(range(x.dim()), x.dim())),
+        lambda: x * rng.choice(NUMBERS) if x.is_floating_point() else ~x,
+        lambda: rng.choice((x.to('meta'), x.to_sparse(), x.to_mkldnn(), x.to(torch.complex64).conj())),
+        lambda: torch.quantize_per_tensor(x.float(), 0.1, 0, torch.qint8),
+        lambda: x.clone().requires_grad_(),
+    ]
     try:
-        return _change_tensor(rng, x)
-    except (RuntimeError, NotImplementedError, IndexError, TypeError):  # torch has no such tensor
+        return rng.choice(kinds[:1] + kinds)()
+    except (RuntimeError, NotImplementedError, IndexError, TypeError):
         return x
 
 
-def _change_tensor(rng, x):
-    kind = rng.choice(('expand', 'expand', 'narrow', 'dtype', 'dims', 'strides', 'other', 'permute', 'values'))
-    if kind == 'expand' and x.dim():
-        dim, size = rng.randrange(x.dim()), rng.choice(SIZES)
-        if size:
-            return x.narrow(dim, 0, min(1, x.shape[dim])).expand(
-                *[size if i == dim else n for i, n in enumerate(x.shape)]
-            )
-        return x.narrow(dim, 0, 0)
-    if kind == 'narrow' and x.dim():
-        dim = rng.randrange(x.dim())
-        return x.narrow(dim, 0, rng.randrange(x.shape[dim] + 1))
-    if kind == 'dtype':
-        return x.to(rng.choice(DTYPES))
-    if kind == 'dims':
-        return rng.choice(
-            (x[None], x.flatten(), x[0] if len(x) else x, x.sum(), x[..., None], x.unsqueeze(2), torch.empty(0))
-        )
-    if kind == 'strides':
-        storage = torch.randn(64)
-        return storage.as_strided(
-            [rng.choice((0, 1, 2, 4, 5, 8)) for _ in x.shape], [rng.choice((0, 0, 1, 2)) for _ in x.shape]
-        )
-    if kind == 'permute':
-        return x.permute(rng.sample(range(x.dim()), x.dim()))
-    if kind == 'values':
-        return x * rng.choice(NUMBERS) if x.is_floating_point() else ~x
-    return rng.choice((
-        lambda: x.to('meta'), lambda: x.to_sparse(), lambda: x.clone().requires_grad_(x.is_floating_point()),
-        lambda: torch.quantize_per_tensor(x.float(), 0.1, 0, torch.qint8), lambda: x.to(torch.complex64).conj(),
-        lambda: x.expand(2**20, *x.shape), lambda: x.to_mkldnn() if x.dtype == torch.float32 else x,
-    ))()  # fmt: skip
+def change_list(rng, values):
+    """Other numbers, or another number of them."""
+    if values and isinstance(values[0], torch.Tensor):
+        new = list(values)
+        new[rng.randrange(len(new))] = change_tensor(rng, new[0])
+        return rng.choice((new, new[:-1], [*new, new[0]], []))
+    new = [rng.choice(INTEGERS) if rng.random() < 0.7 else n for n in values]
+    new = rng.choice((new, new, new, new[:-1], [*new, 3], [], [3] * 100, [rng.choice(INTEGERS)] * len(values)))
+    return [*map(bool, new)] if values and isinstance(values[0], bool) else new
 
 
 def change(rng, arguments):
-    """Change one or a few arguments, and return them with a description."""
-    arguments = dict(arguments)
-    said = []
+    """Change one or a few arguments, and return them with a description. Tensors of one shape often change together."""
+    arguments, said = dict(arguments), []
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         name = rng.choice([*arguments])
-        value = arguments[name]
-        if isinstance(value, torch.Tensor):
-            # several tensors of one shape usually change together
-            new = change_tensor(rng, value)
-            together = rng.random() < 0.5 and all(n > 0 for n in value.shape)
-            if together and new.shape != value.shape and new.layout is torch.strided and new.device.type == 'cpu':
+        old = arguments[name]
+        if isinstance(old, torch.Tensor):
+            new = change_tensor(rng, old)
+            if rng.random() < 0.5 and new.shape != old.shape and new.layout is torch.strided and not new.is_meta:
                 for other, x in arguments.items():
-                    if isinstance(x, torch.Tensor) and x.shape == value.shape and x.dtype == value.dtype == new.dtype:
+                    if isinstance(x, torch.Tensor) and x.shape == old.shape and x.dtype == old.dtype == new.dtype:
                         arguments[other] = new
-            arguments[name] = new
-            said.append(f'{name} {new.dtype} {list(new.shape)}')
-            continue
-        if isinstance(value, bool):
-            new = not value
-        elif isinstance(value, int):
-            new = rng.choice(
-                [n for n in INTEGERS if n < 10] if name == 'iterations' else INTEGERS
-            )  # it would take long
-        elif isinstance(value, float):
-            new = rng.choice(NUMBERS)
-        elif isinstance(value, str):
-            new = rng.choice(('', 'x', 'strided', 'forward', 'centred', 'grid', 'global', 'é' * 1000))
-        elif isinstance(value, list) and value and isinstance(value[0], torch.Tensor):
-            new = list(value)
-            new[rng.randrange(len(new))] = change_tensor(rng, new[0])
-            new = rng.choice((new, new[:-1], [*new, new[0]], []))
-        elif isinstance(value, list):
-            new = [rng.choice(INTEGERS) if rng.random() < 0.7 else n for n in value]
-            new = rng.choice((new, new, new, new[:-1], [*new, 3], [], [3] * 100, [rng.choice(INTEGERS)] * len(value)))
-            if value and isinstance(value[0], bool):
-                new = [bool(n) for n in new]
+            said.append(f'{name} {new.dtype} {[*new.shape]}')
         else:
-            new = None
+            # many iterations would take long
+            integers = [n for n in INTEGERS if n < 10] if name == 'iterations' else INTEGERS
+            of = {float: NUMBERS, str: TEXTS, int: integers, bool: (not old,)}
+            new = change_list(rng, old) if isinstance(old, list) else rng.choice(of.get(type(old), (None,)))
+            said.append(f'{name}={shorten(new)}')
         arguments[name] = new
-        said.append(f'{name}={shorten(new)}')
     return arguments, ', '.join(said)
 
 
 def leaves(x):
-    return (
-        [x]
-        if isinstance(x, torch.Tensor)
-        else [y for part in x for y in leaves(part)]
-        if isinstance(x, list | tuple)
-        else []
-    )
+    """The tensors of nested lists."""
+    if isinstance(x, list | tuple):
+        return [y for part in x for y in leaves(part)]
+    return [x] if isinstance(x, torch.Tensor) else []
 
 
 def is_large(arguments):
