@@ -16,14 +16,12 @@ from mmseg.structures import SegDataSample
 from PIL import Image
 from torch import nn
 
-from common.channel_statistics import measure_channels
 from mmattn.registry import TRANSFORMS
 from mmattn.segmentation.channels import ChannelsPreprocessor, FirstLayerHook
 from mmattn.segmentation.load_channels import LoadChannels
 from mmattn.utils import config_path
-from mmattn.utils.channels import as_picture, is_plain_picture, read_channels
-from tests.forked_tools import tool
-from tests.requirements import requires
+
+from ..forked_tools import tool
 
 SIZE = 40, 48
 PALETTE = ['ground:0,0,0', 'core:127,127,127', 'roof:255,255,255']
@@ -140,74 +138,6 @@ def test_an_image_is_loaded_with_its_channels_and_values(tmp_path):
         LoadChannels(0)
 
 
-@pytest.mark.parametrize('dtype', [np.uint8, np.uint16, np.float32])
-@pytest.mark.parametrize('channels', [1, 2, 3, 4, 7])
-def test_channels_and_values_are_those_of_the_file(channels, dtype, tmp_path):
-    pixels = (np.random.default_rng(0).random((6, 5, channels)) * 250).astype(dtype)
-    for name, stored in (('last', pixels), ('first', np.moveaxis(pixels, -1, 0))):
-        np.save(tmp_path / f'{name}.npy', stored)
-        read = read_channels(tmp_path / f'{name}.npy', channels)
-        assert read.dtype == dtype
-        assert np.array_equal(read, pixels)
-    if channels in (1, 3, 4) and dtype != np.float32:
-        save(tmp_path / 'a.png', pixels)
-        assert np.array_equal(read_channels(tmp_path / 'a.png'), pixels)
-        with Image.open(tmp_path / 'a.png') as image:
-            assert channels == 1 or len(image.getbands()) == channels
-        assert is_plain_picture(tmp_path / 'a.png') == (dtype == np.uint8)
-
-
-@pytest.mark.parametrize(('shape', 'read'), [((2, 5, 6), (5, 6, 2)), ((6, 6, 20), (6, 6, 20)), ((5, 6, 2), (5, 6, 2))])
-def test_the_axis_of_channels_whose_number_is_unknown(shape, read, tmp_path):
-    np.save(tmp_path / 'a.npy', np.zeros(shape))
-    assert read_channels(tmp_path / 'a.npy').shape == read
-
-
-def test_pictures_of_8_bits_are_plain_whatever_their_size(tmp_path):
-    pixels = np.random.default_rng(0).integers(0, 255, (40, 720, 3), np.uint8)
-    for side in range(1, 40):
-        for suffix, options in (('.bmp', {}), ('.tif', dict(compression='tiff_lzw'))):
-            path = tmp_path / f'a{suffix}'
-            Image.fromarray(pixels[:side]).save(path, **options)
-            assert is_plain_picture(path), (path, side)
-
-
-@requires('tifffile')
-@pytest.mark.parametrize('planar', ['contig', 'separate'])
-@pytest.mark.parametrize('dtype', [np.uint8, np.uint16, np.float32])
-def test_tiffs_have_all_bands(dtype, planar, tmp_path):
-    import tifffile
-
-    for channels in (2, 3, 4, 8):
-        pixels = (np.random.default_rng(0).random((16, 12, channels)) * 250).astype(dtype)
-        stored = pixels if planar == 'contig' else np.moveaxis(pixels, -1, 0)
-        tifffile.imwrite(tmp_path / 'a.tif', stored, photometric='minisblack', planarconfig=planar)
-        assert np.array_equal(read_channels(tmp_path / 'a.tif', channels), pixels)
-        assert not is_plain_picture(tmp_path / 'a.tif')
-
-
-@pytest.mark.parametrize(
-    ('pixels', 'named'),
-    [
-        (np.zeros((5, 6, 3)), r'a\.npy: 3 channels; the config has 4'),
-        (np.full((5, 6, 4), np.nan), r'a\.npy: 120 values are NaN'),
-        (np.zeros((5, 6, 4), complex), r'a\.npy: .* of complex128'),
-        (np.zeros((2, 5, 6, 4)), r'a\.npy: .*\(2, 5, 6, 4\)'),
-    ],
-)
-def test_faults_name_the_file(pixels, named, tmp_path):
-    np.save(tmp_path / 'a.npy', pixels)
-    with pytest.raises(ValueError, match=named):
-        read_channels(tmp_path / 'a.npy', 4)
-
-
-def test_images_of_several_numbers_of_channels_are_not_measured(tmp_path):
-    for channels in (3, 4):
-        np.save(tmp_path / f'{channels}.npy', np.zeros((9, 9, channels)))
-    with pytest.raises(ValueError, match=r'4\.npy: 4 channels'):
-        measure_channels([tmp_path / '3.npy', tmp_path / '4.npy'])
-
-
 class Segments(nn.Module):
     test_step = None
 
@@ -224,9 +154,11 @@ def test_weights_of_rgb_start_a_first_layer_of_four_channels(mode, caplog):
     weights = stock.state_dict()
     load_state_dict(ours, dict(weights))
     image = torch.randn(1, 1, 8, 8)
-    torch.testing.assert_close(
-        ours.conv1(image.expand(1, 4, 8, 8)).mean(1), stock.conv1(image.expand(1, 3, 8, 8)).mean(1)
-    ) if mode == 'mean' else torch.testing.assert_close(ours.conv1.weight[:, 3], stock.conv1.weight[:, 0] * 0.75)
+    if mode == 'mean':
+        grey = (layer(image.expand(1, n, 8, 8)).mean(1) for n, layer in ((4, ours.conv1), (3, stock.conv1)))
+        torch.testing.assert_close(*grey)
+    else:
+        torch.testing.assert_close(ours.conv1.weight[:, 3], stock.conv1.weight[:, 0] * 0.75)
     assert torch.equal(ours.layer1[0].conv1.weight, stock.layer1[0].conv1.weight)
     trained = {**ours.state_dict(), 'conv1.weight': torch.randn(ours.conv1.weight.shape)}
     load_state_dict(ours, dict(trained))
@@ -286,13 +218,3 @@ def test_channels_are_normalised_each_by_its_own():
     for mean, std in (([1, 2], [1]), ([1], [0]), ([1, 2], [1, -1])):
         with pytest.raises(ValueError, match='mean and std'):
             ChannelsPreprocessor(mean, std)
-
-
-def test_a_picture_shows_dark_16_bits(tmp_path):
-    image = scene(0)[0]
-    shown = as_picture(image)
-    assert shown.shape == (*SIZE, 3)
-    assert shown.min() == 0
-    assert shown.max() == 255
-    grey = as_picture(image[..., 3:])
-    assert (grey == grey[..., :1]).all()

@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import nullcontext
+from itertools import product
 from types import SimpleNamespace
 from zlib import crc32
 
@@ -13,6 +14,8 @@ from PIL import Image
 from common.channel_statistics import measure_channels
 from mmattn.utils.channels import as_picture, is_plain_picture, loaded_picture, read_channels
 from mmattn.utils.faults import FaultsError
+
+from ..requirements import requires
 
 
 @pytest.mark.parametrize('name', ['a.tif', 'a.TIFF'])
@@ -49,16 +52,49 @@ def test_the_axes_of_a_tiff_are_those_that_it_names(tmp_path, monkeypatch, axes,
     np.testing.assert_array_equal(read_channels(tmp_path / 'a.tif'), expected.reshape(5, 6, -1))
 
 
-def test_other_suffixes_are_read_by_opencv_with_red_first(tmp_path):
-    pixels = np.arange(2 * 3 * 4, dtype=np.uint16).reshape(2, 3, 4) * 1000
-    cv2.imwrite(str(tmp_path / 'a.PNG'), pixels[..., [2, 1, 0, 3]])
-    np.testing.assert_array_equal(read_channels(tmp_path / 'a.PNG'), pixels)
-    np.save(tmp_path / 'a.npy', pixels)
-    (tmp_path / 'a.npy').rename(tmp_path / 'a.NPY')
-    np.testing.assert_array_equal(read_channels(tmp_path / 'a.NPY', 4), pixels)
-    (tmp_path / 'b.png').write_bytes(b'no picture')
-    with pytest.raises(ValueError, match=r'b\.png'):
-        read_channels(tmp_path / 'b.png')
+def write_bands(planar):
+    def write(path, pixels):
+        import tifffile
+
+        stored = pixels if planar == 'contig' else np.moveaxis(pixels, -1, 0)
+        tifffile.imwrite(path, stored, photometric='minisblack', planarconfig=planar)
+
+    return write
+
+
+def write_png(path, pixels):
+    """By OpenCV, which stores blue first in memory, and red first in the file."""
+    cv2.imwrite(str(path), pixels if pixels.shape[2] == 1 else pixels[..., [2, 1, 0, 3][: pixels.shape[2]]])
+
+
+def write_npy(path, pixels):
+    with open(path, 'wb') as file:  # np.save would append a suffix to a.NPY
+        np.save(file, pixels)
+
+
+BYTES, ALL = (np.uint8, np.uint16), (np.uint8, np.uint16, np.float32)
+
+
+@pytest.mark.parametrize(
+    ('name', 'write', 'numbers', 'dtypes'),
+    [
+        ('a.npy', write_npy, (1, 2, 3, 4, 7), ALL),
+        ('a.NPY', lambda path, pixels: write_npy(path, np.moveaxis(pixels, -1, 0)), (1, 2, 3, 4, 7), ALL),
+        ('a.png', write_png, (1, 3, 4), BYTES),
+        ('a.PNG', write_png, (1, 3, 4), BYTES),
+        pytest.param('a.tif', write_bands('contig'), (2, 3, 4, 8), ALL, marks=requires('tifffile')),
+        pytest.param('a.TIFF', write_bands('separate'), (2, 3, 4, 8), ALL, marks=requires('tifffile')),
+    ],
+)
+def test_channels_and_values_are_those_of_the_file(tmp_path, name, write, numbers, dtypes):
+    path = tmp_path / name
+    for channels, dtype in product(numbers, dtypes):
+        pixels = (np.random.default_rng(0).random((16, 12, channels)) * 250).astype(dtype)
+        write(path, pixels)
+        found = read_channels(path, channels)
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(found, pixels)
+        assert is_plain_picture(path) == (write is write_png and dtype == np.uint8)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +103,8 @@ def test_other_suffixes_are_read_by_opencv_with_red_first(tmp_path):
         ((5, 6), None, (5, 6, 1)),
         ((5, 6), 1, (5, 6, 1)),
         ((4, 5, 6), None, (5, 6, 4)),
+        ((6, 6, 20), None, (6, 6, 20)),
+        ((5, 6, 2), None, (5, 6, 2)),
         ((5, 5, 6), None, (5, 5, 6)),  # the first axis is not the shortest
         ((6, 7, 5), 6, (7, 5, 6)),
         ((6, 7, 6), 6, (6, 7, 6)),
@@ -83,19 +121,23 @@ def test_the_axis_of_channels_of_an_array(tmp_path, shape, channels, read):
 
 
 @pytest.mark.parametrize(
-    ('pixels', 'said'),
+    ('pixels', 'channels', 'said'),
     [
-        (np.zeros((0, 6)), r'\(0, 6\) of float64'),
-        (np.zeros(6), r'\(6,\)'),
-        (np.array([['a']]), '<U1'),
-        (np.array([[1, np.inf], [np.nan, -np.inf]]), '3 values'),
-        (np.zeros((5, 6)), '1 channels.* 3'),
+        (np.zeros((0, 6)), 3, r'\(0, 6\).*float64'),
+        (np.zeros(6), 3, r'\(6,\)'),
+        (np.zeros((2, 5, 6, 4)), 4, r'\(2, 5, 6, 4\)'),
+        (np.array([['a']]), 3, '<U1'),
+        (np.zeros((5, 6, 4), complex), 4, 'complex128'),
+        (np.array([[1, np.inf], [np.nan, -np.inf]]), None, '3 '),
+        (np.zeros((5, 6)), 3, '1 .* 3'),
+        (None, 3, ''),  # no picture
     ],
 )
-def test_what_is_no_image_of_three_channels(tmp_path, pixels, said):
-    np.save(tmp_path / 'a.npy', pixels)
-    with pytest.raises(ValueError, match=rf'a\.npy: .*{said}' if 'values' not in said else rf'a\.npy: {said}'):
-        read_channels(tmp_path / 'a.npy', None if 'values' in said else 3)
+def test_what_is_no_image_of_these_channels_is_named(tmp_path, pixels, channels, said):
+    path = tmp_path / ('a.npy' if pixels is not None else 'a.png')
+    path.write_bytes(b'no picture') if pixels is None else np.save(path, pixels)
+    with pytest.raises(ValueError, match=rf'{path}.*{said}'):
+        read_channels(path, channels)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +165,13 @@ def test_a_plain_picture_has_8_bits_and_grey_or_colours(tmp_path, name, mode, pl
     assert is_plain_picture(tmp_path / name) is plain
 
 
+def test_pictures_of_8_bits_are_plain_whatever_their_size(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 255, (40, 720, 3), np.uint8)
+    for side, (suffix, options) in product(range(1, 40), (('.bmp', {}), ('.tif', dict(compression='tiff_lzw')))):
+        Image.fromarray(pixels[:side]).save(tmp_path / f'a{suffix}', **options)
+        assert is_plain_picture(tmp_path / f'a{suffix}'), (suffix, side)
+
+
 def test_a_picture_whose_header_claims_too_many_pixels_is_named(tmp_path):
     Image.new('RGB', (3, 2)).save(tmp_path / 'a.png')
     content = bytearray((tmp_path / 'a.png').read_bytes())
@@ -144,6 +193,9 @@ def test_statistics_are_over_all_pixels_of_all_images(tmp_path):
     deviation = (155 / 7 - (25 / 7) ** 2) ** 0.5
     assert std == pytest.approx([deviation, 1, 1, deviation / 1e3], rel=1e-5)
     assert mean[1] == 16666.7  # six digits
+    np.save(tmp_path / 'c.npy', first[..., :3])
+    with pytest.raises(ValueError, match=r'c\.npy'):
+        measure_channels([tmp_path / 'a.npy', tmp_path / 'c.npy'])
 
 
 def test_a_picture_is_stretched_by_channel_between_percentiles():

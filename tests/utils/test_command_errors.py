@@ -1,18 +1,24 @@
 """How a command line ends, in this process: the code, the message, and when the traceback is shown."""
 
 import io
+import logging
 import re
 import sys
 from types import SimpleNamespace
-from urllib.error import URLError
 
 import pytest
 from mmengine.config import Config
 from mmengine.registry import HOOKS
 from torch import distributed
+from torch.hub import load_state_dict_from_url
+from torch.utils.data import DataLoader
 
+from mmattn.engine.command_line import load_config
 from mmattn.utils import command
 from mmattn.utils.command import describe, needs_mmcv_operators, run
+from mmattn.utils.files import write_text
+
+from ..full_disk import full_disk
 
 
 @pytest.fixture
@@ -162,9 +168,6 @@ def test_configs_that_need_operators_of_mmcv(cfg, needed):
     assert needs_mmcv_operators(Config(cfg)) == needed
 
 
-WORKER = 'Caught X\nOriginal Traceback (most recent call last):\n  line 1\nmy.SomeError: no mask: a.png\n'
-
-
 @pytest.mark.parametrize(
     ('error', 'said'),
     [
@@ -174,11 +177,8 @@ WORKER = 'Caught X\nOriginal Traceback (most recent call last):\n  line 1\nmy.So
         (FileNotFoundError(2, 'gone', b'a.png'), 'a.png: gone'),
         (OSError(28, 'full'), 'full'),
         (OSError('odd'), 'odd'),
-        (FileNotFoundError(2, 'gone', 'x/.mim/model-index.yml'), 'x/.mim/model-index.yml: gone.*pip install.* -e .'),
-        (ValueError(WORKER), 'no mask: a.png'),
         (ValueError('two', 'parts'), r"\('two', 'parts'\)"),
         (ValueError(), r'ValueError: raise error from cause \(.*'),
-        (URLError('refused'), 'a file cannot be downloaded .refused.*checkpoints.*'),
     ],
 )
 def test_an_error_is_described_in_one_line(error, said):
@@ -187,10 +187,55 @@ def test_an_error_is_described_in_one_line(error, said):
     assert re.fullmatch(said, describe(caught.value))
 
 
-def test_a_component_that_cannot_be_built_is_named():
-    with pytest.raises(TypeError) as caught:
-        HOOKS.build(dict(type='LoggerHook', intervall=2))
-    assert re.search("LoggerHook.*'intervall'", describe(caught.value))
+class Unmasked(list):
+    def __getitem__(self, index):
+        raise ValueError('no mask: a.png')
+
+
+def of_a_checkout_on_the_path_that_is_not_installed(folder, patch):
+    patch.setattr('mmengine.config.config.get_installed_path', lambda package: str(folder))
+    (folder / 'mine.py').write_text("_base_ = 'mmattn::bi_cc/x.py'")
+    load_config(folder / 'mine.py')
+
+
+def of_weights_that_cannot_be_downloaded(folder, patch):
+    """Nothing listens at this address."""
+    patch.setenv('TORCH_HOME', str(folder / 'home'))
+    load_state_dict_from_url('http://127.0.0.1:9/r50.pth')
+
+
+def of_a_file_on_a_full_disk(folder, patch):
+    with full_disk(100):
+        write_text(folder / 'scores.json', 'x' * 1000)
+
+
+def of_a_log_file_on_a_full_disk(folder, patch):
+    """The error of what the user waits for says so."""
+    logger = logging.Logger('x')
+    logger.addHandler(logging.FileHandler('/dev/full'))
+    logger.error('a line')
+    raise OSError(28, 'No space left on device', 'epoch_1.pth')
+
+
+@pytest.mark.parametrize(
+    ('fail', 'names'),
+    [
+        (lambda *_: next(iter(DataLoader(Unmasked([0]), num_workers=1))), 'error: no mask: a.png'),
+        (lambda *_: HOOKS.build(dict(type='LoggerHook', intervall=2)), "LoggerHook.*'intervall'"),
+        (of_a_checkout_on_the_path_that_is_not_installed, 'model-index.yml.*pip install'),
+        (of_weights_that_cannot_be_downloaded, 'to .*/home/hub/checkpoints'),
+        (of_a_file_on_a_full_disk, '/scores.json: File too large'),
+        (of_a_log_file_on_a_full_disk, 'epoch_1.pth: No space left on device'),
+    ],
+    ids=['worker', 'component', 'not installed', 'download', 'full disk', 'log'],
+)
+def test_errors_of_other_packages_are_one_message(ends, tmp_path, monkeypatch, fail, names):
+    code, said = ends(lambda: fail(tmp_path, monkeypatch))
+    assert code == 1
+    assert re.search(names, said)
+    assert said.startswith('tool.py: error: ')
+    assert said.endswith('\n(MMATTN_DEBUG=1 shows the traceback)')
+    assert 'Traceback' not in said
 
 
 class Refuses:
