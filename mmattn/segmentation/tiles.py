@@ -111,7 +111,7 @@ def resize_rows(
         positions = rows * ((size[0] - 1) / max(shape[0] - 1, 1))
     else:
         positions = ((rows + 0.5) * (size[0] / shape[0]) - 0.5).clamp(min=0)
-    above = positions.long().clamp(max=size[0] - 1)
+    above = positions.long()
     below = (above + 1).clamp(max=size[0] - 1)
     start = done = 0  # rows of the map before those that are held, rows that were yielded
     held = None

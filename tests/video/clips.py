@@ -15,12 +15,26 @@ DAVIS = real_data('davis_240p')
 TEST = [LoadGivenMasks(), PackClip()]
 
 
-def write_matroska(path, images, announced):
-    """A video whose duration is that of ``announced`` frames."""
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*'MJPG'), 12.5, images[0].shape[1::-1])
+def write_video(path, images, rate=12.5, codec='mp4v'):
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*codec), rate, images[0].shape[1::-1])
     for image in images:
         writer.write(image)
     writer.release()
+    return path
+
+
+def video_frames(path):
+    """The frames of a video, and how many it shows per second."""
+    video = cv2.VideoCapture(str(path))
+    frames = []
+    while (found := video.read())[0]:
+        frames.append(found[1])
+    return frames, video.get(cv2.CAP_PROP_FPS)
+
+
+def write_matroska(path, images, announced):
+    """A video whose duration is that of ``announced`` frames."""
+    write_video(path, images, codec='MJPG')
     data = path.read_bytes()
     at = data.index(b'\x44\x89\x88') + 3  # the element Duration, of 8 bytes
     path.write_bytes(data[:at] + struct.pack('>d', announced / 12.5 * 1000) + data[at + 8 :])

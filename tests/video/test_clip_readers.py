@@ -14,7 +14,7 @@ from mmattn.video import clip_readers, write_frame
 from mmattn.video.clip_readers import open_clip, read_ahead
 from mmattn.video.masks import write_mask
 
-from .clips import write_matroska
+from .clips import write_matroska, write_video
 
 IMAGES = [cv2.circle(np.full((30, 44, 3), 90, np.uint8), (6 + 2 * i, 8), 4, (0, 0, 255), -1) for i in range(12)]
 MATRIX = struct.pack('>9i', 1 << 16, 0, 0, 0, 1 << 16, 0, 0, 0, 1 << 30)
@@ -24,11 +24,7 @@ ROTATED = struct.pack('>9i', 0, 1 << 16, 0, -1 << 16, 0, 0, 30 << 16, 0, 1 << 30
 @pytest.fixture(scope='module')
 def phone(tmp_path_factory):
     """A video of 59.94 frames per second that its metadata rotate."""
-    path = tmp_path_factory.mktemp('phone') / 'phone.mp4'
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*'mp4v'), 60000 / 1001, (44, 30))
-    for image in IMAGES:
-        writer.write(image)
-    writer.release()
+    path = write_video(tmp_path_factory.mktemp('phone') / 'phone.mp4', IMAGES, 60000 / 1001)
     data = path.read_bytes()
     start = data.index(MATRIX, data.index(b'tkhd'))
     path.write_bytes(data[:start] + ROTATED + data[start + len(ROTATED) :])
@@ -122,6 +118,7 @@ def test_frames_that_a_file_does_not_announce(tmp_path):
     """Of Matroska, OpenCV knows the number from the duration. A frame is refused if it is not there."""
     video = write_matroska(tmp_path / 'a.mkv', IMAGES, announced=3)
     assert open_clip(video).length == 3
+    assert open_clip(write_matroska(tmp_path / 'one.mkv', IMAGES[:1], announced=1)).length == 1
     last = np.array(Image.open(write_frame(video, tmp_path / 'last.png@11')))[..., ::-1]
     assert abs(last.astype(int) - IMAGES[11]).mean() < 8
     clip = open_clip(video)

@@ -10,7 +10,7 @@ from PIL import Image
 
 from mmattn.video import VideoFolderDataset, datasets, given_masks
 from mmattn.video.clip_readers import FrameFolder
-from mmattn.video.masks import read_single_object
+from mmattn.video.masks import read_single_object, write_mask
 
 SIZE = (60, 88)
 DISK = cv2.circle(np.zeros(SIZE, np.uint8), (30, 30), 15, 1, -1)
@@ -131,6 +131,17 @@ def test_a_black_object_on_a_coloured_background_is_told(tmp_path, clip, warned,
     mask = given_masks.read_masks({0: (tmp_path / 'm.png', True)}, clip, False)[0]
     np.testing.assert_array_equal(mask, DISK + 2 * WIDE)
     assert [bool(re.search('m.png: object 2 is black', text)) for text in warned] == [True] * told
+
+
+@pytest.mark.parametrize('count', [1, 2, 3])
+def test_masks_that_correct_an_object_are_told_by_the_first_their_number_and_the_last(tmp_path, warned, count):
+    paths = [tmp_path / f'masks/{number}.png' for number in range(1 + count)]
+    for path in paths:
+        write_mask(path, DISK)
+        write_mask(tmp_path / 'frames' / path.name, DISK)
+    given_masks.read_masks({i: (path, True) for i, path in enumerate(paths)}, FrameFolder(tmp_path / 'frames'), False)
+    (text,) = warned
+    assert re.match(rf'{paths[1]}\b' if count == 1 else rf'{paths[1]}\D* {count - 1}\D.*\b{count}\.png', text)
 
 
 # Values that are no ids, in a data set and in the demo alike.

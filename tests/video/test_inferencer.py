@@ -15,7 +15,6 @@ from mmengine.config import Config
 from PIL import Image
 
 from mmattn.utils.faults import FaultsError
-from mmattn.utils.files import exclusive
 from mmattn.video import clip_readers as opened
 from mmattn.video import inferencer as module
 from mmattn.video import overlay
@@ -26,7 +25,7 @@ from mmattn.video.session import ClipSession, Frame
 
 from ..full_disk import full_disk
 from . import clips
-from .clips import SIZE, squares
+from .clips import SIZE, squares, video_frames, write_video
 
 LENGTH = 24
 LATE = 20  # the frame where object 9 begins
@@ -84,22 +83,6 @@ def contents(out):
     return {path.name: path.read_bytes() for path in (out / 'masks').iterdir()}
 
 
-def video_frames(path):
-    video = cv2.VideoCapture(str(path))
-    frames = []
-    while (found := video.read())[0]:
-        frames.append(found[1])
-    return frames, video.get(cv2.CAP_PROP_FPS)
-
-
-def write_video(path, images, rate=12.5, codec='mp4v'):
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*codec), rate, images[0].shape[1::-1])
-    for image in images:
-        writer.write(image)
-    writer.release()
-    return path
-
-
 # results
 
 
@@ -122,19 +105,6 @@ def test_a_later_mask_corrects_and_with_nearest_and_all_also_earlier_frames(
     np.testing.assert_array_equal(found, expected)
     np.testing.assert_array_equal(found[LATE], given[LATE])
     assert any((ids == 9).any() for ids in found[:LATE]) == early
-
-
-def test_defaults_are_those_that_are_documented(loaded, tmp_path):
-    clips.clip(tmp_path, '', [squares(p, 1, 5) for p in range(2)], masked=(0,))
-    documented = dict(max_frames=16, overlay=True, opacity=0.5, single_object=False, references='last')
-    for name, options in (('a', {}), ('b', documented)):
-        path, _ = loaded(tmp_path / 'JPEGImages', tmp_path / 'Annotations', tmp_path / name, **options)
-    a, b = tmp_path / 'a', tmp_path / 'b'
-    assert contents(a) == contents(b)
-    assert (a / 'run.json').read_bytes() == (b / 'run.json').read_bytes()
-    frame, image = video_frames(a / 'overlay.mp4')[0][0].astype(int), read_frame(tmp_path / 'JPEGImages/00000.jpg')
-    half, whole = (abs(frame - draw_overlay(image, read_mask(path), opacity)).mean() for opacity in (0.5, 1))
-    assert half < whole
 
 
 def test_a_video_file_is_the_folder_of_its_frames(loaded, folder, masks, tmp_path):
@@ -265,9 +235,7 @@ def test_masks_and_overlay_have_the_colours_of_the_given_mask(loaded, folder, tm
 
 
 def test_a_full_disk_is_an_error_and_what_killed_runs_left_is_removed(loaded, folder, masks, tmp_path):
-    """No short overlay stays; two runs cannot use one folder."""
-    with exclusive(tmp_path), pytest.raises(BlockingIOError, match=f'{tmp_path}'):
-        loaded(folder, masks, tmp_path)
+    """No short overlay stays."""
     with full_disk(3000), pytest.raises(OSError, match=r'overlay\.mp4: (\d+ of 24 frames|.*too large)'):
         loaded(folder, masks, tmp_path, max_frames=8)
     assert sorted(path.name for path in tmp_path.iterdir()) == ['.lock', 'masks', 'run.json']
@@ -315,47 +283,32 @@ def test_a_run_goes_on_where_it_broke(inferencer, whole, folder, masks, tmp_path
     frames, expected = (video_frames(path / 'overlay.mp4')[0] for path in (tmp_path, whole))
     np.testing.assert_array_equal(frames, expected)
 
-    inferencer.frames = 0
-    inferencer(folder, masks, tmp_path, max_frames=8)
-    assert inferencer.frames == 2
-    assert inferencer.summary == 'no frame left to segment'
 
-
-def test_files_of_unknown_origin_stay(loaded, folder, masks, tmp_path):
-    write_mask(tmp_path / 'masks/00000.png', squares(0, 1))
-    for text in (None, '{"video"'):
-        if text is not None:
-            (tmp_path / 'run.json').write_text(text)
-        with pytest.raises(ValueError, match=r'run\.json'):
-            loaded(folder, masks, tmp_path, overwrite=True)
-    assert (tmp_path / 'masks/00000.png').exists()
-
-
-def test_results_replace_no_film_of_the_user(loaded, folder, masks, tmp_path):
-    """Unless it is in the way of nothing. A run that is there goes on, and may want more."""
-    film = tmp_path / 'overlay.mp4'
-    film.write_bytes(b'of mine')
-    with pytest.raises(ValueError, match=film.name):
-        loaded(folder, masks[0], tmp_path)
-    assert not (tmp_path / 'masks').exists()
-    loaded(folder, masks[0], tmp_path, overlay=False)
-    assert film.read_bytes() == b'of mine'
-    loaded(folder, masks[0], tmp_path)
-    assert film.stat().st_size > len(b'of mine')
-
-
-def test_the_input_is_never_overwritten(idle, folder, masks, tmp_path):
-    video = write_video(tmp_path / 'overlay.mp4', [clips.frame(squares(p, 1), p) for p in range(3)])
-    write_mask(tmp_path / 'masks/00003.png', squares(0, 1))
-    before = {path: path.read_bytes() for path in tmp_path.rglob('*.*')}
-    for inputs in (
-        (folder, tmp_path / 'masks'),
-        (folder, [masks[0], tmp_path / 'masks/00003.png']),
-        (video, f'{masks[0]}@0'),
+def test_results_replace_no_file_of_the_user(loaded, folder, masks, tmp_path):
+    """Neither the input nor what is of unknown origin, also if results may be overwritten."""
+    for name in ('overlay.mp4', 'film/overlay.mp4'):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write_video(tmp_path / name, [clips.frame(squares(p, 1), p) for p in range(3)])
+    for name in ('masks/00003.png', 'other/masks/00000.png', 'torn/masks/00000.png'):
+        write_mask(tmp_path / name, squares(0, 1))
+    (tmp_path / 'torn/run.json').write_text('{"video"')
+    before = {path: path.read_bytes() for path in tmp_path.rglob('[!.]*.*')}
+    for out, inputs, named in (
+        ('', (folder, tmp_path / 'masks'), ''),
+        ('', (folder, [masks[0], tmp_path / 'masks/00003.png']), ''),
+        ('', (tmp_path / 'overlay.mp4', f'{masks[0]}@0'), ''),
+        ('other', (folder, masks), 'masks'),
+        ('torn', (folder, masks), 'run.json'),
+        ('film', (folder, masks), 'overlay.mp4'),
     ):
-        with pytest.raises(ValueError, match=f'{tmp_path} .*input'):
-            idle(*inputs, tmp_path, overwrite=True)
-    assert {path: path.read_bytes() for path in tmp_path.rglob('*.*')} == before
+        with pytest.raises(ValueError, match=str(tmp_path / out / named)):
+            loaded(*inputs, tmp_path / out, overwrite=True)
+    assert {path: path.read_bytes() for path in tmp_path.rglob('[!.]*.*')} == before
+    film = tmp_path / 'film/overlay.mp4'
+    loaded(folder, masks[0], film.parent, overlay=False)
+    assert film.read_bytes() == before[film]
+    loaded(folder, masks[0], film.parent)  # a run that is there may want more
+    assert len(video_frames(film)[0]) == LENGTH
 
 
 # memory
@@ -410,68 +363,55 @@ def spoilt(tmp_path):
     (tmp_path / 'links/00000.png').symlink_to(tmp_path / 'nowhere')
     for number in (0, 2):
         write_mask(tmp_path / f'empties/{number:05}.png', np.zeros(SIZE, np.uint8))
+    pages = [Image.new('RGB', (44, 30), (shade, 0, 0)) for shade in (0, 100)]
+    pages[0].save(tmp_path / 'pages.tif', save_all=True, append_images=pages[1:])
+    write_video(tmp_path / 'clip.mp4', [clips.frame(squares(p, 1), p) for p in range(5)])
+    (tmp_path / 'twins').mkdir()
+    for name in ('a.png', 'a.jpg'):
+        Image.new('RGB', (50, 20)).save(tmp_path / 'twins' / name)
+    clips.clip(tmp_path, '', [squares(p, 1) for p in range(9)], 'frames', masked=())
+    (tmp_path / 'frames/00002.jpg').unlink()
+    cut = tmp_path / 'frames/00004.jpg'
+    cut.write_bytes(cut.read_bytes()[:400])
+    Image.new('RGB', (50, 20)).save(tmp_path / 'frames/00006.jpg')
+    clips.clip(tmp_path, '', [squares(0, 1, size=(20, 8194))], 'wide', 'of wide', suffix='.png')
     return tmp_path
 
 
 @pytest.mark.parametrize(
-    ('masks', 'named'),
+    ('video', 'given', 'named'),
     [
-        ('empty.png', 'empty.png'),
-        ('large.png', 'large.png'),
-        ('text.png', 'text.png'),
-        ('missing.png', 'missing.png'),
-        ('good.png@0 large.png@1 empty.png@2', 'large.png empty.png'),
-        ('good.png white.png', 'white.png@20'),  # how to say of which frame it is
-        ('good.png@last', 'good.png@last'),
-        ('good.png@-1', 'good.png@-1'),
-        ('x@20.png', 'x.png@20'),
-        ('links', 'links/00000.png links/00001.png'),
-        ('good.png@3 white.png@3', 'white.png'),
-        ('good.png@24', '00023.jpg'),
-        ('empties', 'empties/00000.png empties/00002.png'),
+        ('', 'empty.png', 'empty.png'),
+        ('', 'large.png', 'large.png'),
+        ('', 'text.png', 'text.png'),
+        ('', 'missing.png', 'missing.png'),
+        ('', 'good.png@0 large.png@1 empty.png@2', 'large.png empty.png'),
+        ('', 'good.png white.png', 'white.png@20'),  # how to say of which frame it is
+        ('', 'good.png@last', 'good.png@last'),
+        ('', 'good.png@-1', 'good.png@-1'),
+        ('', 'x@20.png', 'x.png@20'),
+        ('', 'links', 'links/00000.png links/00001.png'),
+        ('', 'good.png@3 white.png@3', 'white.png'),
+        ('', 'good.png@24', '00023.jpg'),
+        ('', 'empties', 'empties/00000.png empties/00002.png'),
+        ('good.png', '', 'good.png'),  # OpenCV takes numbered pictures for a clip
+        ('pages.tif', '', 'pages.tif'),  # and a TIFF for a clip of its first page
+        ('text.png', '', 'text.png'),
+        ('clip.mp4', '', 'clip.mp4'),  # it is too short for the second mask
+        ('twins', '', 'twins'),
+        ('none.mp4', '', 'none.mp4'),
+        ('frames', 'good.png', '00003.jpg 00004.jpg 00006.jpg'),  # the first after the gap
+        ('wide', 'of wide', 'overlay.mp4'),
     ],
 )
-def test_masks_that_are_wrong(idle, folder, spoilt, masks, named):
-    with pytest.raises(FaultsError) as raised:
-        idle(folder, [spoilt / name for name in masks.split()], spoilt / 'out')
-    for name, line in zip(named.split(), raised.value.lines(), strict=True):
+def test_what_is_wrong_is_named_before_work(idle, folder, masks, spoilt, video, given, named, monkeypatch):
+    monkeypatch.setattr(overlay, 'CODECS', ('mp4v',))  # which has no pictures as wide as 8194 pixels
+    given = [spoilt / name for name in given.split()] if given != 'of wide' else spoilt / given
+    with pytest.raises((ValueError, OSError)) as raised:
+        idle(spoilt / video if video else folder, given or masks, spoilt / 'out')
+    said = raised.value.lines() if isinstance(raised.value, FaultsError) else [str(raised.value)]
+    for name, line in zip(named.split(), said, strict=True):
         assert name in line
-        assert ('after @' in line) == masks.endswith(('@last', '@-1'))
-    assert not (spoilt / 'out').exists()
-
-
-def test_all_frames_that_are_wrong_are_named(idle, masks, tmp_path):
-    clips.clip(tmp_path, '', [squares(p, 1) for p in range(9)], masked=())
-    frames = tmp_path / 'JPEGImages'
-    (frames / '00002.jpg').unlink()
-    (frames / '00004.jpg').write_bytes((frames / '00004.jpg').read_bytes()[:400])
-    Image.new('RGB', (50, 20)).save(frames / '00006.jpg')
-    with pytest.raises(ValueError, match='3 faults') as raised:
-        idle(frames, masks[0], tmp_path / 'out')
-    named = [re.search(r'(\d+)\.jpg: ', line)[1] for line in str(raised.value).splitlines()[1:]]
-    assert named == ['00003', '00004', '00006']  # the first after the gap
-
-
-@pytest.mark.parametrize(
-    ('video', 'names'),
-    [
-        ('good.png', r'good\.png'),  # OpenCV takes numbered pictures for a clip
-        ('pages.tif', r'pages\.tif'),  # and a TIFF for a clip of its first page
-        ('text.png', r'text\.png'),
-        ('clip.mp4', r'00020\.png: .*clip\.mp4'),  # it is too short for the second mask
-        ('twins', 'twins'),
-        ('none.mp4', r'none\.mp4'),
-    ],
-)
-def test_videos_that_are_wrong(idle, masks, spoilt, video, names):
-    pages = [Image.new('RGB', (44, 30), (shade, 0, 0)) for shade in (0, 100)]
-    pages[0].save(spoilt / 'pages.tif', save_all=True, append_images=pages[1:])
-    write_video(spoilt / 'clip.mp4', [clips.frame(squares(p, 1), p) for p in range(5)])
-    (spoilt / 'twins').mkdir()
-    for name in ('a.png', 'a.jpg'):
-        Image.new('RGB', (50, 20)).save(spoilt / 'twins' / name)
-    with pytest.raises((ValueError, OSError), match=names):
-        idle(spoilt / video, masks, spoilt / 'out')
     assert not (spoilt / 'out').exists()
 
 
@@ -497,14 +437,6 @@ def test_the_number_of_frames_that_matroska_announces_is_an_estimate(loaded, mas
     ((text, _, level),) = said
     assert re.match(rf'{video}: 6 frames .* announces 24', text)
     assert level == logging.WARNING
-
-
-def test_what_opencv_cannot_write_is_an_error_before_work(idle, tmp_path, monkeypatch):
-    monkeypatch.setattr(overlay, 'CODECS', ('mp4v',))
-    clips.clip(tmp_path, '', [squares(0, 1, size=(20, 8194))], suffix='.png')
-    with pytest.raises(OSError, match=r'overlay\.mp4: OpenCV cannot write MP4 of 8194×20, .*--no-overlay'):
-        idle(tmp_path / 'JPEGImages', tmp_path / 'Annotations', tmp_path / 'out')
-    assert not (tmp_path / 'out').exists()
 
 
 @pytest.mark.parametrize('trained', [False, True])

@@ -70,20 +70,6 @@ def test_against_a_literal_search(k, monkeypatch):
                     assert found[o, t, y, x, 0] == pytest.approx(share, abs=1e-6)  # features are normalised in float32
 
 
-@pytest.mark.parametrize(
-    ('given', 'documented'), [({}, dict(top_k=1)), (dict(top_k=3), dict(temperature=0.07, num_maps=1, radius=None))]
-)
-@torch.no_grad()
-def test_defaults_are_those_that_are_documented(given, documented):
-    features = F.normalize(torch.randn(1, 2, 5, 6, 8, generator=torch.Generator().manual_seed(0)), dim=-1)
-    masks, clip = torch.rand(1, 5, 6, generator=torch.Generator().manual_seed(1)), torch.zeros(1).long()
-    found, expected = (
-        build(**options).object_streams(features, torch.tensor([[0, 1]]), features[0, :1], masks, clip)
-        for options in (given, given | documented)
-    )
-    torch.testing.assert_close(found, expected, rtol=0, atol=0)
-
-
 @torch.no_grad()
 def test_several_maps_count_alike():
     """Their similarity is the mean of their cosines, at the size of the largest map."""

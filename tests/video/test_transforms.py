@@ -162,24 +162,6 @@ def test_affine_maps_by_its_matrix(monkeypatch):
     np.testing.assert_allclose(matrix @ [20, 15, 1], [20 - 4.1, 15 - 3.1])
 
 
-@pytest.mark.parametrize(
-    ('kind', 'given', 'documented'),
-    [
-        (ClipRandomAffine, {}, dict(max_rotate=15, scale_range=(0.9, 1.1), max_shear=10, max_shift=0.1, drift=0)),
-        (ClipColorJitter, {}, dict(brightness=0.3, contrast=0.3, saturation=0.3, hue=0.05)),
-        (ClipResize, dict(scale=(35, 24)), dict(ratio_range=(1, 1), keep_ratio=True)),
-    ],
-)
-def test_defaults_are_those_that_are_documented(kind, given, documented):
-    found = []
-    for options in (given, given | documented):
-        np.random.seed(297)  # all of what is drawn is large
-        faint = [frame // 2 + 40 for frame in clip()['frames']]  # so that nothing is cut off at 0 or 255
-        found.append(kind(**options)(clip() | dict(frames=faint)))
-    np.testing.assert_array_equal(found[0]['frames'], found[1]['frames'])
-    np.testing.assert_array_equal(found[0]['masks'], found[1]['masks'])
-
-
 def test_affine_leaves_out_what_it_does_not_know():
     np.random.seed(0)
     results = dict(frames=[np.full((40, 60, 3), 77, np.uint8)], masks=[np.ones((40, 60), np.uint8)])

@@ -20,8 +20,7 @@ from mmattn.video.masks import read_mask, write_mask
 
 from ..forked_tools import run_command, tool
 from . import clips
-from .clips import squares
-from .test_inferencer import write_video
+from .clips import squares, write_video
 
 ROOT = Path(__file__).parents[2]
 TOOL = ROOT / 'tools/video_demo.py'
