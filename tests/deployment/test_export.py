@@ -16,7 +16,7 @@ from mmseg.registry import MODELS
 from PIL import Image
 
 from mmattn.deployment import load_pt2
-from mmattn.deployment.exporter import MIN_TORCH, check_requirements, export_network, write_onnx
+from mmattn.deployment.exporter import MIN_TORCH, export_network, write_onnx
 from mmattn.deployment.metadata import describe_network
 from mmattn.deployment.network import LogitsNetwork
 from mmattn.deployment.pt2 import write_pt2
@@ -281,8 +281,3 @@ def test_other_files_are_not_loaded(tmp_path, content):
     torch.save(dict(x=torch.zeros(1)), path) if content is None else path.write_bytes(content)
     with pytest.raises(ValueError, match=r'network\.pt2'):
         load_pt2(path)
-
-
-def test_missing_packages_are_named():
-    with pytest.raises(ImportError, match=r"absent_a and absent_b .*'mmattn\[export\]'"):
-        check_requirements('torch', 'absent_a', 'absent_b')

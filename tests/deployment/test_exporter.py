@@ -16,7 +16,7 @@ from torch import nn
 from mmattn.deployment import exporter
 from mmattn.deployment.exporter import MIN_TORCH, check_requirements, export_network, write_onnx
 from mmattn.deployment.metadata import describe_network
-from mmattn.deployment.network import LogitsNetwork
+from mmattn.deployment.network import LogitsNetwork, load_segmentor
 from mmattn.deployment.pt2 import load_pt2, quiet, write_pt2
 from mmattn.ops import dynamic_conv
 
@@ -174,3 +174,9 @@ def test_a_network_of_other_channels_is_not_described():
     cfg = Config(dict(model=dict(data_preprocessor=dict())))
     with pytest.raises(ValueError, match=r'3 channels; .* 4$'):
         describe_network(cfg, SimpleNamespace(data_preprocessor=SimpleNamespace(**data)))
+
+
+@pytest.mark.parametrize('kind', ['mmattn.SST', 'NoSuch', nn.Identity])
+def test_a_model_that_is_no_segmentor_is_named_before_its_weights_are_read(kind):
+    with pytest.raises(ValueError, match=r'model\.type.*(SST|NoSuch|Identity)'):
+        load_segmentor(Config(dict(model=dict(type=kind))), 'absent.pth')
