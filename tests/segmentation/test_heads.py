@@ -1,4 +1,4 @@
-"""With the position branch off, the heads are mmseg's; with it on, they learn."""
+"""Without positions, or until the attention learns, the heads are mmseg's; with them, every parameter learns."""
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from mmattn.segmentation import AttentionHead, BiCCHead, BiNLHead
 from ..requirements import requires
 
 HEAD = dict(in_channels=6, channels=16, num_classes=3, in_index=1, norm_cfg=dict(type='BN'), dropout_ratio=0)
+ATTENTION = dict(type='mmattn.TransformerAttention2d', num_heads=2)
 SIGMOID = dict(type='CrossEntropyLoss', use_sigmoid=True)
 PAIRS = [
     pytest.param(CCHead, BiCCHead, {}, marks=requires('mmcv operators')),
@@ -117,23 +118,29 @@ def test_options_of_the_layer_are_options_of_the_head(head_class):
     assert shapes.items() <= {name: x.shape for name, x in beside.state_dict().items()}.items()
 
 
+LAYERED = BiCCHead, BiNLHead
+
+
 @pytest.mark.parametrize(
-    ('options', 'error', 'word'),
+    ('heads', 'options', 'error', 'word'),
     [
-        (dict(window_sise=3), TypeError, 'window_sise'),
-        (dict(window_sise=3, position='none'), TypeError, 'window_sise'),
-        (dict(num_class=3), TypeError, 'num_class'),
-        (dict(attention=dict(reducton=3)), TypeError, 'reducton'),
-        (dict(attention=dict(in_channels=3)), TypeError, 'in_channels'),
-        (dict(position=dict(type='bilateral', pading='zero')), TypeError, 'pading'),
-        (dict(position=dict(window_size=3), window_size=3), ValueError, 'window_size'),
-        (dict(position=dict(type='bilatral')), ValueError, 'bilatral'),
+        (LAYERED, dict(window_sise=3), TypeError, 'window_sise'),
+        (LAYERED, dict(window_sise=3, position='none'), TypeError, 'window_sise'),
+        (LAYERED, dict(num_class=3), TypeError, 'num_class'),
+        (LAYERED, dict(attention=dict(reducton=3)), TypeError, 'reducton'),
+        (LAYERED, dict(attention=dict(in_channels=3)), TypeError, 'in_channels'),
+        (LAYERED, dict(attention=dict(type='mmattn.BilateralNonLocal2d')), TypeError, "'type'"),
+        (LAYERED, dict(position=dict(type='bilateral', pading='zero')), TypeError, 'pading'),
+        (LAYERED, dict(position=dict(window_size=3), window_size=3), ValueError, 'window_size'),
+        (LAYERED, dict(position=dict(type='bilatral')), ValueError, 'bilatral'),
+        ([AttentionHead], dict(num_convs=1), ValueError, 'num_convs'),
     ],
 )
-@pytest.mark.parametrize('head_class', [BiCCHead, BiNLHead])
-def test_an_unknown_option_is_an_error(head_class, options, error, word):
-    with pytest.raises(error, match=word):
-        head_class(**HEAD, **options)
+def test_an_unknown_option_is_an_error(heads, options, error, word):
+    for head_class in heads:
+        with pytest.raises(error, match=word):
+            head_class(**HEAD, **options)
+    assert AttentionHead(num_convs=2, **HEAD).num_convs == 2  # as of a stock config
 
 
 @pytest.mark.parametrize('head_class', [BiCCHead, BiNLHead])
@@ -147,3 +154,37 @@ def test_every_parameter_of_a_head_learns(head_class, position):
     assert set(still) <= {'cca.key_conv.bias', 'nl_block.phi.conv.bias'}
     with_position = head([None, torch.ones(1, 6, 5, 7)])
     assert with_position.shape == (1, 3, 5, 7)
+
+
+def test_a_subclass_may_have_a_module_called_layer():
+    class Head(AttentionHead):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.layer = torch.nn.Conv2d(8, 8, 1)
+
+    assert Head(**HEAD).layer.weight.shape == (8, 8, 1, 1)
+
+
+@pytest.mark.parametrize('concat_input', [True, False])
+@pytest.mark.parametrize('attention', [None, ATTENTION], ids=['none', 'attention'])
+def test_attention_between_the_convolutions_of_the_stock_head(attention, concat_input):
+    init_default_scope('mmseg')
+    stock = FCNHead(num_convs=2, concat_input=concat_input, **HEAD).double().eval()
+    head = AttentionHead(attention, concat_input=concat_input, **HEAD).double().eval()
+    randomise(stock)
+    missing, unexpected = head.load_state_dict(stock.state_dict(), strict=False)
+    assert not unexpected
+    assert all(key.startswith('attention.') for key in missing)
+    inputs = [None, torch.randn(2, 6, 5, 7, dtype=torch.float64)]
+    assert torch.equal(head(inputs), stock(inputs))
+    if attention is None:
+        assert not missing
+        return
+    head.attention.gamma.data.fill_(1)
+    y = head.convs[1](head.attention(head.convs[0](inputs[1])))
+    y = head.conv_cat(torch.cat([inputs[1], y], 1)) if concat_input else y
+    torch.testing.assert_close(head(inputs), head.conv_seg(y), atol=1e-12, rtol=1e-12)
+    assert (head(inputs) - stock(inputs)).abs().max() > 1e-6
+    head.train()
+    head(inputs).square().sum().backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in head.attention.parameters())
