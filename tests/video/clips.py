@@ -1,8 +1,10 @@
 """Small clips in the layouts of the data sets, and videos."""
 
+import gc
 import struct
 
 import cv2
+import torch
 
 from mmattn.video.datasets import VideoFolderDataset
 from mmattn.video.loading import LoadGivenMasks, PackClip
@@ -39,6 +41,12 @@ def write_matroska(path, images, announced):
     at = data.index(b'\x44\x89\x88') + 3  # the element Duration, of 8 bytes
     path.write_bytes(data[:at] + struct.pack('>d', announced / 12.5 * 1000) + data[at + 8 :])
     return path
+
+
+def tensor_bytes():
+    """Of all tensors; those that other tests leave behind are collected before."""
+    gc.collect()
+    return sum(x.nbytes for x in gc.get_objects() if type(x) in (torch.Tensor, torch.nn.Parameter))
 
 
 def packed(root):

@@ -1,5 +1,6 @@
 """A small SST for whole runs: a shipped config, shrunk, with random weights."""
 
+import weakref
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ from mmengine.config import Config
 from torch import nn
 
 from mmattn.registry import MODELS
+from mmattn.video import clip_readers
 
 CONFIG = Path(__file__).parents[2] / 'configs/sst/sst-grid_r18-d8-half_1xb4-400_davis-240p.py'
 SMALL = {
@@ -45,3 +47,17 @@ def write_small_sst(folder):
 @pytest.fixture(scope='session')
 def small_sst(tmp_path_factory):
     return write_small_sst(tmp_path_factory.mktemp('small_sst'))
+
+
+@pytest.fixture
+def held_frames(monkeypatch):
+    """``held_frames()``: how many of the frames that were read from a folder are still there."""
+    read, references = clip_readers.read_frame, []
+
+    def counted(path):
+        image = read(path)
+        references.append(weakref.ref(image))
+        return image
+
+    monkeypatch.setattr(clip_readers, 'read_frame', counted)
+    return lambda: sum(reference() is not None for reference in references)

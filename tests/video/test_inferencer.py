@@ -1,11 +1,9 @@
 """Masks and overlays of whole clips, against the model; runs that break and go on; and what must be an error."""
 
-import gc
 import logging
 import re
 import resource
 import sys
-import weakref
 
 import cv2
 import numpy as np
@@ -315,24 +313,16 @@ def test_results_replace_no_file_of_the_user(loaded, folder, masks, tmp_path):
 
 
 @pytest.mark.slow
-def test_memory_does_not_grow_with_the_clip(loaded, folder, masks, tmp_path, monkeypatch):
+def test_memory_does_not_grow_with_the_clip(loaded, folder, masks, tmp_path, monkeypatch, held_frames):
     """No more frames are held than a part and the next one's first, nor more tensors late than early."""
-    held, most, tensors = [], [], {}
-
-    def read(path):
-        image = read_frame(path)
-        held.append(weakref.ref(image))
-        return image
+    most, tensors = [], {}
 
     def write(path, ids, palette):
-        most.append(sum(reference() is not None for reference in held))
+        most.append(held_frames())
         if path.stem in ('00008', '00015'):  # the first of a part each
-            gc.collect()  # other tests leave tensors behind, some of them without sizes
-            alive = (x for x in gc.get_objects() if type(x) in (torch.Tensor, torch.nn.Parameter))
-            tensors[path.stem] = sum(x.nbytes for x in alive)
+            tensors[path.stem] = clips.tensor_bytes()
         write_mask(path, ids, palette)
 
-    monkeypatch.setattr(opened, 'read_frame', read)
     monkeypatch.setattr(module, 'write_mask', write)
     loaded(folder, masks[0], tmp_path, max_frames=8)
     assert len(most) == LENGTH

@@ -166,19 +166,6 @@ def test_masks_that_count_in_no_later_frame_are_not_kept(references):
     np.testing.assert_array_equal([*follow(added, FRAMES).values()], [*whole.values()])
 
 
-@pytest.mark.parametrize(('options', 'said'), [(dict(max_frames=1), 'max_frames .*1'), (dict(references='a'), "'a'")])
-def test_options_of_a_session(options, said):
-    with pytest.raises(ValueError, match=said):
-        ClipSession(build(), **options)
-    assert ClipSession(build(), max_frames=2, references='all').max_frames == 2
-
-
-def test_frames_come_once_and_in_order():
-    for numbers in ((0, 2, 1), (0, 1, 1)):
-        with pytest.raises(ValueError, match=f'got 1 after {max(numbers)}'):
-            follow(ClipSession(build()), [FRAMES[number] for number in numbers], given(0, 1))
-
-
 def test_a_cell_of_a_mask_has_the_share_of_its_pixels():
     """Of a frame that is halved; masks without a pattern, and a cell of each object alone."""
     mask = np.random.default_rng(0).choice(np.uint8([0, 1, 5]), (48, 64))

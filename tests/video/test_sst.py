@@ -1,8 +1,6 @@
 """The model: Expand-Mask-Project, appearance, aggregation by hand; what must hold of whole clips and their parts."""
 
-import gc
 import itertools
-import weakref
 
 import numpy as np
 import pytest
@@ -14,17 +12,17 @@ from torch.nn import functional as F
 from mmattn.registry import MODELS
 from mmattn.video import clip_readers
 from mmattn.video.aggregation import aggregate
-from mmattn.video.clip_readers import AHEAD, ClipFrames
+from mmattn.video.clip_readers import ClipFrames
 from mmattn.video.datasets import VideoFolderDataset, YouTubeVOSDataset
 from mmattn.video.expand_mask_project import AppearanceModel, ExpandMaskProject, shrink_masks
-from mmattn.video.frame_files import read_frame
 from mmattn.video.loading import LoadClipFrames, LoadClipMasks, LoadGivenMasks, PackClip, SampleClip
 from mmattn.video.masks import write_mask
 from mmattn.video.session import ClipSession, Frame
 from mmattn.video.transforms import ClipRandomCrop, ClipResize
 
 from . import clips
-from .clips import TEST, packed, squares
+from .clips import TEST, packed, squares, tensor_bytes
+from .test_label_propagation import build as propagation
 
 IMAGE = np.zeros((*clips.SIZE, 3), np.uint8)
 BACKBONE = dict(
@@ -430,51 +428,29 @@ def test_frames_before_any_object_are_background():
 
 @pytest.mark.slow
 @pytest.mark.parametrize('sampling', ['dense', 'sparse'])
-def test_no_more_frames_of_a_long_clip_are_held(tmp_path, monkeypatch, sampling):
-    """The frames alive at once are those of a part, and those read ahead, in a clip of 54 frames and of 504.
-
-    The bytes of all tensors are equal when the first parts and when the last ones are processed.
-    """
+def test_no_more_frames_of_a_long_clip_are_held(tmp_path, monkeypatch, held_frames, sampling):
+    """Those of a part, and those read ahead. Late parts have as many bytes of tensors as early ones."""
     clips.clip(tmp_path, 'a', [squares(0, 1, size=(16, 24))])
     (item,) = VideoFolderDataset(data_root=str(tmp_path))
-    alive = most = 0
-
-    def read(path):
-        nonlocal alive, most
-        image = read_frame(path)
-        alive += 1
-        most = max(most, alive)
-        weakref.finalize(image, release)
-        return image
-
-    def release():
-        nonlocal alive
-        alive -= 1
-
-    monkeypatch.setattr(clip_readers, 'read_frame', read)
     model = build(decoder_layers=1, test_cfg=dict(max_frames=10, sampling=sampling))
-    streams, tensors = model.object_streams, []
+    streams, tensors, most = model.object_streams, [], []
 
     def watched(*arguments):
+        most.append(held_frames())
         if len(arguments[0][0]) == 10:  # a full part and its reference
-            calls.append(calls[-1] + 1)
-            if calls[-1] in (2, 3) or calls[-1] > last:  # the first part has one frame more, which is the reference
-                gc.collect()  # other tests leave tensors behind
-                tensors.append(sum(x.nbytes for x in gc.get_objects() if type(x) in (torch.Tensor, nn.Parameter)))
+            tensors.append(tensor_bytes() if len(tensors) in (1, 2, 53, 54) else None)
         return streams(*arguments)
 
     monkeypatch.setattr(model, 'object_streams', watched)
-    for length in (54, 504):
-        long = dict(item, frame_paths=item['frame_paths'] * length, frame_numbers=range(length))
-        sample = PackClip()(LoadGivenMasks()(long))['data_samples']
-        assert alive == 0  # packing reads none
-        most, calls, last = 0, [0], length // 9 - 4
-        assert predict(model, sample).shape == (length, 16, 24)
-        assert 0 < most <= 11 + AHEAD
-    assert len(tensors) == 9
-    assert len(set(tensors)) == 1
+    long = dict(item, frame_paths=item['frame_paths'] * 504, frame_numbers=range(504))
+    sample = PackClip()(LoadGivenMasks()(long))['data_samples']
+    assert held_frames() == 0  # packing reads none
+    assert predict(model, sample).shape == (504, 16, 24)
+    assert 0 < max(most) <= 11 + clip_readers.AHEAD
+    early, *others = filter(None, tensors)
+    assert others == [early] * 3
     held = [*sample.frames]
-    assert alive == len(held) == 504  # what is held counts
+    assert held_frames() == len(held) == 504  # what is held counts
 
 
 @pytest.mark.parametrize(
@@ -491,6 +467,7 @@ def test_no_more_frames_of_a_long_clip_are_held(tmp_path, monkeypatch, sampling)
         ([(3, IMAGE)], 'tuple'),
         ([Frame(0, IMAGE, squares(0, 1)), Frame(9, IMAGE[:20])], 'frame 9'),
         ([Frame(2, IMAGE), Frame(1, IMAGE)], '1 after 2'),
+        ([Frame(1, IMAGE), Frame(1, IMAGE)], '1 after 1'),
     ],
 )
 def test_a_wrong_frame_is_named(frames, name):
@@ -506,22 +483,26 @@ def test_a_file_of_another_size_is_named(sample, tmp_path):
         predict(build(), sample)
 
 
-@pytest.mark.parametrize(
-    ('options', 'name'),
-    [
-        (dict(query='both'), 'query'),
-        (dict(aggregation='sum'), 'aggregation'),
-        (dict(test_cfg=dict(max_frames=1)), 'max_frames'),
-        (dict(test_cfg=dict(max_frames=2.5)), 'max_frames'),
-        (dict(test_cfg=dict(sampling='random')), 'sampling'),
-        (dict(test_cfg=dict(size=4)), 'size'),
-        (dict(test_cfg=dict(scale='427')), 'scale'),
-        (dict(test_cfg=dict(scale=(427, 0))), 'scale'),
-    ],
-)
-def test_wrong_options(options, name):
+WRONG = [
+    (build, dict(query='both'), 'query'),
+    (build, dict(aggregation='sum'), 'aggregation'),
+    (build, dict(test_cfg=dict(max_frames=1)), 'max_frames'),
+    (build, dict(test_cfg=dict(max_frames=2.5)), 'max_frames'),
+    (build, dict(test_cfg=dict(sampling='random')), 'sampling'),
+    (build, dict(test_cfg=dict(size=4)), 'size'),
+    (build, dict(test_cfg=dict(scale='427')), 'scale'),
+    (build, dict(test_cfg=dict(scale=(427, 0))), 'scale'),
+    (lambda **options: ClipSession(build(), **options), dict(max_frames=1), 'max_frames'),
+    (lambda **options: ClipSession(build(), **options), dict(references='a'), 'references'),
+    *((propagation, dict(aggregation=value), 'aggregation') for value in ('mean', None)),
+    *((propagation, {name: 0}, name) for name in ('top_k', 'temperature', 'num_maps', 'radius', 'edge_radius')),
+]
+
+
+@pytest.mark.parametrize(('make', 'options', 'name'), WRONG)
+def test_wrong_options_of_models_and_sessions_are_named(make, options, name):
     with pytest.raises(ValueError, match=name):
-        build(**options)
+        make(**options)
 
 
 def test_frames_may_share_one_buffer(sample):
