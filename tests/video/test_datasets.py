@@ -353,14 +353,6 @@ def test_corrupt_frames_are_named(tmp_path):
         dataset[0]
 
 
-def test_a_frame_keeps_the_pixels_of_the_file_despite_its_orientation(tmp_path):
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    Image.new('RGB', (6, 4), (255, 0, 0)).save(tmp_path / 'a.jpg', exif=exif, quality=95)
-    assert read_frame(tmp_path / 'a.jpg').shape == (4, 6, 3)
-    assert read_frame(tmp_path / 'a.jpg')[0, 0, 2] > 250
-
-
 @requires('davis_240p')
 def test_real_clips():
     sizes = {}

@@ -256,48 +256,33 @@ def paste(monkeypatch):
     return build
 
 
-def test_pasted_objects_move_as_in_their_clip(paste):
-    before, other = clip(), clip(seed=1)
-    for mask in before['masks']:
+@pytest.mark.parametrize(
+    ('before', 'other', 'ids'),
+    [  # the objects of both first frames, and the id that each pasted one gets
+        ((1, 5, 3), (1, 2, 3), {1: 2, 2: 4, 3: 6}),  # the lowest that are free
+        ((1, 3), (1, 2, 3), {1: 4, 2: 5, 3: 6}),  # object 2 comes later
+        ((1, 2, 3), (1, 3), {1: 4, 3: 5}),  # object 2 of the other clip comes later
+    ],
+)
+def test_pasted_objects_move_as_in_their_clip_with_ids_that_are_free(paste, before, other, ids):
+    here, there = clip(), clip(seed=1)
+    for mask in here['masks'] if 5 in before else ():
         mask[mask == 2] = 5
         mask[:, :4] = 255
-    after = paste([other], prob=1)({key: [*images] for key, images in before.items()})
-    assert object_ids(after['masks'][0]) == [1, 2, 3, 4, 5, 6]
+    for mask, kept in ((here['masks'][0], before), (there['masks'][0], other)):
+        mask[~np.isin(mask, [*kept, 255])] = 0
+    after = paste([there], prob=1)({key: [*images] for key, images in here.items()})
     table = np.zeros(256, np.uint8)
-    table[[1, 2, 3]] = 2, 4, 6  # the lowest that are free beside 1, 3, 5
+    for old, new in ids.items():
+        table[old] = new
     for t in range(3):
-        new = table[other['masks'][t]]
-        assert np.array_equal(after['masks'][t], np.where(new, new, before['masks'][t]))
-        changed = np.abs(after['frames'][t].astype(int) - before['frames'][t]).sum(-1) > 0
+        new = table[there['masks'][t]]
+        np.testing.assert_array_equal(after['masks'][t], np.where(new, new, here['masks'][t]))
+        changed = np.abs(after['frames'][t].astype(int) - here['frames'][t]).sum(-1) > 0
         around = cv2.dilate((new > 0).astype(np.uint8), np.ones((3, 3))) > 0
         inside = cv2.erode((new > 0).astype(np.uint8), np.ones((3, 3))) > 0
         assert not changed[~around].any()
-        assert np.array_equal(after['frames'][t][inside], other['frames'][t][inside])
-
-
-def test_pasted_objects_share_no_id_with_one_that_comes_later(paste):
-    before = clip()
-    before['masks'][0][before['masks'][0] == 2] = 0
-    later = [mask == 2 for mask in before['masks']]
-    other = clip(seed=1)
-    after = paste([other], prob=1)(before)
-    assert object_ids(after['masks'][0]) == [1, 3, 4, 5, 6]
-    for here, mask, new in zip(later, after['masks'], other['masks']):
-        assert np.array_equal(mask == 2, here & (new == 0))
-    assert later[1].any()
-
-
-def test_objects_of_the_first_frame_are_pasted_with_the_lowest_free_ids(paste):
-    before, other = clip(), clip(seed=1)
-    for mask in before['masks']:
-        mask[mask == 1] = 0
-    other['masks'][0][other['masks'][0] == 2] = 0  # it comes later
-    kept = [mask.copy() for mask in before['masks']]
-    table = np.zeros(256, np.uint8)
-    table[[1, 3]] = 1, 4
-    for mask, here, new in zip(paste([other], prob=1)(before)['masks'], kept, other['masks'], strict=True):
-        np.testing.assert_array_equal(mask, np.where(table[new], table[new], here))
-    assert (other['masks'][1] == 2).any()
+        np.testing.assert_array_equal(after['frames'][t][inside], there['frames'][t][inside])
 
 
 def test_objects_are_pasted_as_often_as_asked(paste):

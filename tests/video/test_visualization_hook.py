@@ -65,32 +65,23 @@ def test_a_strip_has_the_truth_above_the_prediction(runner, sample, tmp_path):
     assert np.abs(shrunk.astype(int) - upside_down).mean() > 8
 
 
-def test_the_interval_is_at_least_1():
-    with pytest.raises(ValueError, match=r'interval .* 0'):
-        HOOKS.build(dict(type='mmattn.VOSVisualizationHook', interval=0))
-    assert HOOKS.build(dict(type='mmattn.VOSVisualizationHook', interval=1)).interval == 1
-
-
-def test_windows_are_shown_as_long_as_asked(runner, sample, monkeypatch):
-    shown = []
-    monkeypatch.setattr(runner.visualizer, 'show', lambda picture, *args: shown.append(args))
-    hook = HOOKS.build(dict(type='mmattn.VOSVisualizationHook', draw=True, interval=5, show=True, wait_time=0.5))
-    hook.after_test_iter(runner, 0, {}, [sample])
-    assert shown == [('a_00000', 0.5), ('a_00005', 0.5)]
-
-
-def test_nothing_is_drawn_by_default_and_every_tenth_frame_if_asked(runner, tmp_path, monkeypatch):
-    """A window opens only if it is asked for, too, and then for two seconds."""
-    masks = [squares(p % 5, 1) for p in range(11)]
+@pytest.mark.parametrize(
+    ('options', 'drawn', 'seconds'),
+    [
+        ({}, [], None),
+        (dict(draw=True), ['a_00000', 'a_00010'], None),  # every tenth frame
+        (dict(draw=True, show=True), ['a_00000', 'a_00010'], 2.0),
+        (dict(draw=True, show=True, wait_time=0.5, interval=1), [f'a_{i:05}' for i in range(11)], 0.5),
+    ],
+)
+def test_pictures_and_windows_are_those_asked_for(runner, tmp_path, monkeypatch, options, drawn, seconds):
+    masks, shown = [squares(p % 5, 1) for p in range(11)], []
     clips.clip(tmp_path, 'a', masks, masked=(0,))
-    sample, shown = packed(tmp_path), []
+    sample = packed(tmp_path)
     sample.pred_masks = PixelData(data=torch.from_numpy(np.stack(masks)))
     monkeypatch.setattr(runner.visualizer, 'show', lambda picture, *args: shown.append(args))
-    for options, drawn, windows in (
-        ({}, [], []),
-        (dict(draw=True), ['a_00000_0.png', 'a_00010_0.png'], []),
-        (dict(draw=True, show=True), ['a_00000_0.png', 'a_00010_0.png'], [('a_00000', 2.0), ('a_00010', 2.0)]),
-    ):
-        HOOKS.build(dict(type='mmattn.VOSVisualizationHook', **options)).after_test_iter(runner, 0, {}, [sample])
-        assert list(pictures(tmp_path / 'shown')) == drawn
-        assert shown == windows
+    HOOKS.build(dict(type='mmattn.VOSVisualizationHook', **options)).after_test_iter(runner, 0, {}, [sample])
+    assert list(pictures(tmp_path / 'shown')) == [f'{name}_0.png' for name in drawn]
+    assert shown == ([(name, seconds) for name in drawn] if seconds else [])
+    with pytest.raises(ValueError, match='interval'):
+        HOOKS.build(dict(type='mmattn.VOSVisualizationHook', interval=0))
