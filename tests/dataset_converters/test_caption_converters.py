@@ -17,7 +17,7 @@ from mmattn.language.text.vocabulary import Vocabulary
 from ..requirements import real_data, requires
 from ..support.language_releases import region_archive as archive
 from ..support.releases import write_json
-from .conftest import places, scripts
+from .conftest import scripts
 
 flickr8k, attributes_tool = scripts('flickr8k', 'caption_attributes')
 
@@ -55,28 +55,6 @@ def source(tmp_path):
     return folder
 
 
-def test_every_second_validation_image_becomes_a_test_image(command, source, out):
-    code, said, warnings = command(flickr8k, source)
-    assert (code, warnings) == (0, [])
-    assert said[-4:] == [
-        'train: 3 images, 4 captions',
-        'val: 2 images, 3 captions',
-        'test: 1 images, 1 captions',
-        f'{out}/regions: 6 images',
-    ]
-    path, store = out / 'dataset_flickr8k.json', RegionStore(out / 'regions')
-    expected = [dict(each, split='test') if each['filename'] == '4.jpg' else each for each in IMAGES]
-    assert json.loads(path.read_bytes()) == dict(dataset='flickr8k', images=expected)
-    assert store.image_ids == ['5', '1', '2', '3', '4', '6']
-    assert torch.equal(store['4'].features, torch.full((4, 6), 9 * 0.25))
-    data = COCOCaptionDataset(str(path), str(out / 'regions'), 'test', min_count=0, test_mode=True)
-    assert data.image_ids == ['4']
-    assert data[0]['data_samples'].captions == ['Two cats .']
-    annotate(source / 'dataset_flickr8k.json.gz', expected[:4])  # with a test split: taken as it is
-    assert command(flickr8k, source, '--overwrite')[0] == 0
-    assert json.loads(path.read_bytes())['images'] == expected[:4]
-
-
 def test_the_release_is_found_beside_the_output(command, source):
     source.rename(source.parent / 'z')
     for _ in range(2):
@@ -98,25 +76,6 @@ def test_a_test_set_for_a_trained_model(command, source, out, tmp_path):
     new = COCOCaptionDataset(str(path), store, 'test', vocab_file='dataset_flickr8k.json', **options)
     assert new.image_ids == ['3', '4']
     assert new.metainfo == old.metainfo
-
-
-def test_faults_of_flickr8k(fails, source):
-    path = source / 'dataset_flickr8k.json.gz'
-    test = dict(IMAGES[3], split='test')
-    for images, names in (
-        ([*IMAGES[:2], test, IMAGES[0]], 'image 1: '),
-        ([*IMAGES[:2], test], 'test, train'),
-        ([*IMAGES[:4], dict(IMAGES[4], split='trian')], 'image 5: '),
-        ([*IMAGES, image(7, 'val', 'a dog')], ' 7'),
-        (IMAGES[:3], 'split val: one image'),
-    ):
-        annotate(path, images)
-        [fault] = fails(flickr8k, source)
-        assert fault.startswith(str(path))
-        assert names in fault
-    for file in source.glob('*.npz'):
-        file.unlink()
-    assert places(fails(flickr8k, source)) == [str(source)]
 
 
 # Attributes: the parts.
@@ -342,21 +301,6 @@ def test_attributes_that_can_be_learned(data, tmp_path, monkeypatch, capfd):
     torch.manual_seed(5)
     run(ann_file, regions, again, '--num-attributes', 4)
     assert again.read_bytes() == out.read_bytes()
-
-
-def test_failures_of_attributes(data, tmp_path):
-    ann_file, regions, _ = data
-    few = [image(i, 'train' if i < 4 else 'val', 'a dog') for i in range(6)]
-    for images, names in (
-        ([image('x', 'train', 'a dog'), image('y', 'val', 'a dog')], '(?s)image x.*image y'),
-        ([image(0, 'train', 'a dog')], r'a\.json: .*val'),
-        (few, r'a\.json: 4'),
-    ):
-        with pytest.raises(ValueError, match=names):
-            run(annotate(tmp_path / 'a.json', images), regions, tmp_path / 'none.json')
-    with pytest.raises(ValueError, match='--num-attributes'):
-        run(ann_file, regions, tmp_path / 'none.json')
-    assert not (tmp_path / 'none.json').exists()
 
 
 @pytest.mark.slow

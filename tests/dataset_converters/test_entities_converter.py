@@ -16,7 +16,7 @@ from ..requirements import real_data, requires
 from ..support.language_releases import ENTITY_CAPTIONS as SENTENCES
 from ..support.language_releases import entity_annotation as annotation
 from ..support.language_releases import region_archive as archive
-from .conftest import content, places, scripts
+from .conftest import content, scripts
 
 converter, npz = scripts('flickr_entities', 'region_npz')
 
@@ -36,25 +36,6 @@ def source(tmp_path):
     archive(folder / 'features_train.npz', image_id=np.array([5, 1, 2]))
     archive(folder / 'features_val.npz', image_id=np.array([3, 4, 6]))
     return folder
-
-
-def test_every_second_validation_image_becomes_a_test_image(command, source, out):
-    code, said, warnings = command(converter, source)
-    assert (code, warnings) == (0, [])
-    assert [[int(n) for n in re.findall(r'\d+', line)] for line in said[-4:-1]] == [
-        # images, captions, those with phrases with a box, these phrases, at most, words; phrases without; words
-        [3, 6, 3, 3, 1, 6, 6, 6],
-        [2, 4, 2, 2, 1, 6, 4, 6],
-        [1, 2, 1, 1, 1, 6, 2, 6],
-    ]
-    assert said[-1] == f'{out / "regions"}: 6 images'
-    found = {split: read_entities(out / f'entities_{split}.json') for split in ('train', 'val', 'test')}
-    assert {split: [*each.sizes] for split, each in found.items()} == dict(train=[*'125'], val=[*'36'], test=['4'])
-    assert ' '.join(found['test'].captions[0].caption.words) == 'a man with a hat .'
-    assert found['test'].boxes == {'4': {'1': [[0, 1, 8, 11]]}}
-    assert RegionStore(out / 'regions').image_ids == [*'512346']
-    data = EntitiesDataset('entities_train.json', 'regions', data_root=str(out))
-    assert [each['data_samples'].caption_id for each in data] == ['1#0', '2#0', '5#0']
 
 
 def test_archives_and_lists_of_the_release(command, source, out, tmp_path):
@@ -78,52 +59,6 @@ def test_archives_and_lists_of_the_release(command, source, out, tmp_path):
     assert command(converter, source, '--regions', store, '--overwrite')[0] == 0
     assert content(out) == folders
     assert len(RegionStore(store)) == 6  # not deleted with the link
-
-
-def test_a_test_set_for_a_trained_model(command, source, out):
-    (source / 'test.txt').write_text('4\n6\n', encoding='utf-8')
-    for split in ('train', 'val'):
-        (source / f'{split}.txt').unlink()
-    code, said, warnings = command(converter, source)
-    assert (code, warnings) == (0, ['warning: no split train: a test set for a trained model, see docs/datasets.md'])
-    assert [line.split(':')[0] for line in said[-2:]] == ['test', str(out / 'regions')]
-    assert [*read_entities(out / 'entities_test.json').sizes] == ['4', '6']
-
-
-def test_all_faults_together(fails, source):
-    (source / 'val.txt').write_text('3\n4\n6\n1\n7\n', encoding='utf-8')
-    (source / 'Sentences/2.txt').write_text('[/EN#1/people A man\n\n[/EN#2/other ,] b\n', encoding='utf-8')
-    (source / 'Annotations/5.xml').write_text(annotation().replace('<xmin>1<', '<xmin>10<'), encoding='utf-8')
-    archive(source / 'features_train.npz', boxes=None)
-    assert places(fails(converter, source)) == [
-        f'{source}/val.txt',  # an image of train.txt
-        f'{source}/features_train.npz',
-        *(f'{name}.txt' for name in ('Sentences/2', 'Sentences/2')),
-        'Annotations/5.xml',
-        'Sentences/7.txt',
-        'Annotations/7.xml',
-    ]
-
-
-def test_faults_of_lists_regions_and_archives(fails, source, tmp_path, monkeypatch):
-    (source / 'Annotations/4.xml').write_text(annotation((17, 18)), encoding='utf-8')
-    archive(source / 'features_val.npz', image_id=np.array([9, 4, 6]))
-    assert places(fails(converter, source)) == ['image 3', 'image 4']
-    assert '--regions' in fails(converter, source, '--regions', tmp_path)[0]
-    for path in source.glob('*.npz'):
-        path.unlink()
-    assert places(fails(converter, source)) == [str(source)]
-    assert places(fails(converter, source, '--regions', tmp_path / 'none')) == [f'{tmp_path}/none']
-    shutil.rmtree(source / 'Sentences')
-    assert 'annotations.zip' in fails(converter, source, '--regions', tmp_path / 'none')[0]
-    (source / 'annotations.zip').write_bytes(b'')
-    (source / 'val.txt').write_text('3\n', encoding='utf-8')
-    assert f'{source}/val.txt: one image' in fails(converter, source, '--regions', tmp_path / 'none')[0]
-    (source / 'train.txt').write_text('', encoding='utf-8')
-    (source / 'val.txt').unlink()
-    monkeypatch.setattr(converter, 'unpack', None)  # lists are read before
-    found = fails(converter, source, '--regions', tmp_path / 'none')
-    assert places(found)[:2] == [f'{source}/train.txt', f'{source}/val.txt']
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ import pytest
 from mmengine.config import Config
 
 from common.conversion import output_folder
-from common.text_preparation import Limits
 from common.translation import add_arguments
 from mmattn.engine import load_config
 from mmattn.language.text.subwords import TextProcessor, undo_bpe
@@ -21,7 +20,6 @@ from mmattn.registry import DATASETS, METRICS
 
 from ..requirements import real_data, requires
 from ..support import language_releases
-from ..support.language_releases import ENGLISH, GERMAN, xml
 from ..support.releases import pack, text
 from ..support.releases import write_files as written
 from .conftest import content, places, scripts
@@ -63,37 +61,6 @@ def tokens(out, name):
 MULTI30K = language_releases.multi30k(dict(train=4, val=2, test_2016_flickr=3))
 
 
-def test_multi30k(command, out, tmp_path):
-    files = {f'dataset/raw/{name.removesuffix(".gz")}': gzip.decompress(data) for name, data in MULTI30K.items()}
-    source = pack(tmp_path / 'raw.tar.gz', files)
-    code, said, warnings = command(multi30k, source, '--merges', 12, '--allow-other-counts')
-    assert code == 0
-    assert said[-1].startswith(f'{out}: 4 train, 2 val, 3 test pairs, 12 merges, ')
-    assert warnings == [
-        f'warning: {name}: {count} sentences, the release has {usual}'
-        for name, count, usual in (('train', 4, '29,000'), ('val', 2, '1,014'), ('test_2016_flickr', 3, '1,000'))
-    ]
-    check_names(out, 'en', 'de')
-    for language, lines in dict(en=ENGLISH, de=GERMAN).items():
-        tokenize = TextProcessor(language, None, lowercase=True).tokenize
-        assert tokens(out, f'train.{language}') == [tokenize(line) for line in lines]
-        assert tokens(out, f'test.{language}') == [tokenize(line) for line in lines[:3]]
-        assert read_lines(out / f'val.raw.{language}') == lines[:2]
-        pieces = [*TextProcessor.from_corpus(out, language).pieces(lines[0])]
-        assert pieces == read_lines(out / f'train.{language}')[0].split()
-
-
-def test_multi30k_in_other_languages_and_again(command, out, tmp_path):
-    source = written(MULTI30K, tmp_path / 'raw')
-    options = ['--merges', 5, '--allow-other-counts']
-    assert command(multi30k, source, *options, '--source', 'fr', '--target', 'en', '--no-lowercase')[0] == 0
-    check_names(out, 'fr', 'en')
-    assert tokens(out, 'train.en')[0] == 'A dog runs .'
-    assert json.loads((out / 'corpus.json').read_text(encoding='utf-8'))['lowercase'] is False
-    assert command(multi30k, source, *options, '--overwrite', '--workers', 2)[0] == 0
-    check_names(out, 'en', 'de')
-
-
 def test_outputs_within_the_release_are_no_part_of_it(command, tmp_path):
     """Neither whole ones, nor what a killed conversion left."""
     source, options = written(MULTI30K, tmp_path / 'raw'), ['--merges', 12, '--allow-other-counts', '--overwrite']
@@ -107,18 +74,6 @@ def test_outputs_within_the_release_are_no_part_of_it(command, tmp_path):
     with output_folder(source / 'killed', False, [], []) as scratch:
         shutil.copytree(source / 'en-de', scratch / 'new', ignore=shutil.ignore_patterns('converted.txt'))
         assert converted(source / 'en-de') == expected
-
-
-def test_empty_lines_are_dropped_in_training_only(command, out, tmp_path):
-    release = {f'train.{language}': text([*lines, '', 'x']) for language, lines in (('en', ENGLISH), ('de', GERMAN))}
-    release |= {f'{name}.de': text(['a', '', 'b ', ' ']) for name in ('val', 'test_2016_flickr')}
-    release |= {f'{name}.en': text('abcd') for name in ('val', 'test_2016_flickr')}
-    code, said, warnings = command(multi30k, written(release, tmp_path / 'raw'), '--merges', 5, '--allow-other-counts')
-    assert code == 0
-    assert said[-1].startswith(f'{out}: 5 train, 4 val, 4 test pairs (1 dropped)')
-    assert warnings[3:] == [f'warning: {split}: empty lines are kept: 2, 4' for split in ('val', 'test')]
-    assert read_lines(out / 'test.de') == ['a', '', 'b', '']
-    assert read_lines(out / 'test.raw.de') == ['a', '', 'b ', ' ']
 
 
 @pytest.mark.parametrize('form', ['folder', 'test.zip'])
@@ -169,20 +124,6 @@ def test_a_published_test_set_for_a_trained_model(command, out, tmp_path, form):
     assert all(data == (prepared / name).read_bytes() for name, data in same.items())
 
 
-def test_faults_of_multi30k(fails, tmp_path):
-    release = dict(MULTI30K)
-    del release['val.de.gz']
-    release['train.de.gz'] = gzip.compress(text(GERMAN[:3]))
-    release['test_2016_flickr.en.gz'] = gzip.compress(b'one\n\xff\n')
-    source = written(release, tmp_path / 'raw')
-    expected = [f'{source}/{name}' for name in ('train.en.gz', 'test_2016_flickr.en.gz, line 2')]
-    assert places(fails(multi30k, source)) == [str(source), *expected]
-    source = written(MULTI30K, tmp_path / 'other')
-    assert '--source' in fails(multi30k, source, '--source', 'de')[0]
-    (source / 'val.en.gz').write_bytes(gzip.compress(text(['A dog.', ' '])))
-    assert places(fails(multi30k, source, '--allow-other-counts')) == ['val']  # an empty line to translate
-
-
 @pytest.mark.slow
 @requires('multi30k')
 def test_the_real_multi30k(command, out):
@@ -221,115 +162,7 @@ def iwslt(folder, form):
     return pack(folder / form, names)
 
 
-def expected_iwslt():
-    """Training and validation pairs by plain rules."""
-    sides = [IWSLT[f'train.tags.de-en.{language}'].decode().split('\n')[:-1] for language in ('de', 'en')]
-    kept = []
-    for pair in zip(*sides):
-        if any(tag in pair[0] for tag in ('<url>', '<talkid>', '<keywords>')):
-            continue
-        lines = []
-        for language, line in zip(('de', 'en'), pair):
-            for tag in ('<title>', '</title>', '<description>', '</description>'):
-                line = line.replace(tag, '')
-            lines.append((line, TextProcessor(language, None, lowercase=True).tokenize(line)))
-        if Limits(175, 1.5).allow(tuple(tokens for _, tokens in lines)):
-            kept.append(lines)
-    return [each for i, each in enumerate(kept, 1) if i % 23], kept[22::23]
-
-
-@pytest.mark.parametrize('form', ['2014-01.tgz', 'nested folder'])
-def test_iwslt(command, out, tmp_path, form):
-    code, said, warnings = command(iwslt14, iwslt(tmp_path, form), '--merges', 30)
-    train, val = expected_iwslt()
-    assert code == 0
-    assert len(val) == 2
-    assert len(train) + len(val) == 60 + 4 - 3
-    assert said[-1].startswith(f'{out}: {len(train)} train, 2 val, 10 test pairs (3 dropped), 30 merges, ')
-    assert warnings == [
-        f'warning: {split}: {count} pairs, published results have {usual}'
-        for split, count, usual in (('train', len(train), '160,239'), ('val', 2, '7,283'), ('test', 10, '6,750'))
-    ]
-    check_names(out, 'de', 'en')
-    for side, language in enumerate(('de', 'en')):
-        assert tokens(out, f'train.{language}') == [pair[side][1] for pair in train]
-        assert tokens(out, f'val.{language}') == [pair[side][1] for pair in val]
-        assert read_lines(out / f'val.raw.{language}') == [pair[side][0] for pair in val]
-        names = ['dev2010', 'dev2012', 'tst2010', 'tst2011', 'tst2012']
-        raw = read_lines(out / f'test.raw.{language}')
-        assert raw[::2] == [f'{name} isn’t {language} & {number}' for number, name in enumerate(names)]
-        assert set(raw[1::2]) == {dict(de=GERMAN, en=ENGLISH)[language][0]}
-        tokenize = TextProcessor(language, None, lowercase=True).tokenize
-        assert tokens(out, f'test.{language}') == [tokenize(line.replace('’', "'")) for line in raw]
-    assert 'a b c' in tokens(out, 'train.de') + tokens(out, 'val.de')
-
-
-# WMT'14 English–German.
-
-
-def test_all_faults_of_iwslt(fails, tmp_path):
-    release = dict(IWSLT)
-    del release[f'{iwslt14.TESTS[4]}.en.xml']
-    release['train.tags.de-en.en'] += b'one more\n'
-    release[f'{iwslt14.TESTS[0]}.de.xml'] = xml(['one'])
-    release[f'{iwslt14.TESTS[1]}.en.xml'] = b'<seg id="1">cut\n'
-    root = written(release, tmp_path / 'release')
-    found = fails(iwslt14, root)
-    expected = ['train.tags.de-en.de', f'{iwslt14.TESTS[0]}.de.xml', f'{iwslt14.TESTS[1]}.en.xml, line 1']
-    assert places(found) == [str(root), *(f'{root}/{name}' for name in expected)]
-    assert f'{iwslt14.TESTS[4]}.en.xml' in found[0]
-
-
-MERGES = ['#version: 0.2', 'H u', 'd o', 'do g</w>']
-GOOGLE = language_releases.wmt14_en_de(MERGES, wmt14.SEGMENTED.values(), wmt14.PUBLISHED.values())
-SYMBOLS = b' '.join(GOOGLE[f'train.tok.clean.bpe.32000.{code}'] for code in ('en', 'de')).decode().split()
-
-
-def test_english_german(command, out, tmp_path):
-    code, said, warnings = command(wmt14, 'en-de', written(GOOGLE, tmp_path / 'wmt16'), '--allow-other-counts')
-    assert code == 0
-    assert [line.split()[1:3] for line in warnings] == [[f'newstest{i}.tok.bpe.32000:', '4'] for i in (2013, 2014)]
-    assert said[-1] == f'{out}: 4 train, 4 val, 4 test pairs, 3 merges, {len(set(SYMBOLS))} symbols'
-    check_names(out, 'en', 'de')
-    for split, stem in wmt14.SEGMENTED.items():
-        for language in ('en', 'de'):
-            assert (out / f'{split}.{language}').read_bytes() == GOOGLE[f'{stem}.{language}']
-    assert (out / 'test.raw.en').read_bytes() == text(ENGLISH)
-    assert (out / 'bpe.codes').read_bytes() == GOOGLE['bpe.32000']
-    processor = TextProcessor.from_corpus(out, 'en')
-    assert [' '.join(processor.pieces(line)) for line in ENGLISH] == read_lines(out / 'train.en')
-    counted = [line.split(' ') for line in read_lines(out / 'vocabulary.txt')]
-    assert {symbol: int(count) for symbol, count in counted} == {each: SYMBOLS.count(each) for each in SYMBOLS}
-
-
-def test_english_german_without_published_text(command, out, tmp_path):
-    release = {name: data for name, data in GOOGLE.items() if not name.startswith('newstest2014.d')}
-    release['vocab.bpe.32000'] = text(['<unk>', *sorted(set(SYMBOLS))[2:]])
-    root = written(release, tmp_path / 'wmt16')
-    code, _, warnings = command(wmt14, 'en-de', root, '--allow-other-counts')
-    assert code == 0
-    assert warnings[2:] == [
-        f'warning: {root}: no newstest2014.en and newstest2014.de in it; test.raw is detokenized text',
-        f'warning: {root}/vocab.bpe.32000: 2 symbols of the training text are not in it',
-    ]
-    assert read_lines(out / 'test.raw.de') == GERMAN
-    assert read_lines(out / 'test.raw.en') == [line.replace('\u2028', ' ') for line in ENGLISH]
-
-
 # WMT'14 English–French.
-
-
-def test_all_faults_of_english_german(fails, tmp_path):
-    release = dict(GOOGLE)
-    del release['train.tok.clean.bpe.32000.en'], release['vocab.bpe.32000']
-    release['bpe.32000'] = b'a b\na\n'
-    release['newstest2014.tok.bpe.32000.de'] = text(GERMAN[:3])
-    release['newstest2013.en'] = release['newstest2013.de'] = text('ab')
-    root = written(release, tmp_path / 'wmt16')
-    expected = [f'{root}/{name}' for name in ('newstest2014.tok.bpe.32000.en', 'newstest2013.en', 'bpe.32000')]
-    expected[1:1] = ['newstest2013.tok.bpe.32000']
-    assert places(fails(wmt14, 'en-de', root)) == [str(root), str(root), *expected]
-    assert '--merges' in fails(wmt14, 'en-de', root, '--merges', '5')[0]
 
 
 CORPORA = language_releases.wmt14_en_fr(wmt14.CORPORA)

@@ -6,7 +6,7 @@ from mmengine.registry import DATASETS
 from scipy import ndimage
 
 from ..support.releases import save
-from .conftest import pixels, places, scripts
+from .conftest import pixels, scripts
 
 (still_clips,) = scripts('still_clips')
 COLOURS = np.uint8([[20, 20, 20], [240, 20, 20], [20, 240, 20], [20, 20, 240]])  # of values 0 to 3, RGB
@@ -80,23 +80,3 @@ def test_frames_and_masks_move_together(command, photographs, out):
         assert (on_object[0] != on_object[2]).any()
         inside = np.stack([ndimage.binary_erosion(mask, iterations=2) for mask in on_object])  # edges are blended
         assert np.abs(frames[inside].astype(int) - COLOURS[1][::-1]).max() <= 2
-
-
-def test_faults_are_reported_together(fails, photographs, tmp_path):
-    save(tmp_path / 'masks' / 'train/a.png', np.zeros((4, 4), np.uint8))
-    (tmp_path / 'masks' / 'train/b.png').unlink()
-    (tmp_path / 'masks' / 'val/a.png').write_bytes(b'no image')
-    save(tmp_path / 'masks' / 'val/alone.png', np.ones((48, 64), np.uint8))
-    for folder in ('images', 'masks'):
-        save(tmp_path / folder / 'val_empty.png', np.ones((48, 64), np.uint8))
-    found = fails(still_clips, *photographs)
-    images, masks = (tmp_path / name for name in ('images', 'masks'))
-    expected = [images / 'train/b.png', masks / 'val/alone.png', images, masks / 'train/a.png', masks / 'val/a.png']
-    assert places(found) == [*map(str, expected)]
-    assert 'a_b' in found[2]  # one clip of two photographs
-
-
-@pytest.mark.parametrize('option', [['--objects', '9'], ['--min-area', '1'], ['--max-objects', '0']])
-def test_a_wrong_option_is_named(fails, photographs, option):
-    (fault,) = fails(still_clips, *photographs, *option)
-    assert option[0].removesuffix('s').lstrip('-') in fault

@@ -5,7 +5,7 @@ import pytest
 from mmattn.video import YouTubeVOSDataset
 
 from ..support.releases import youtube_vos
-from .conftest import faults_of, scripts
+from .conftest import scripts
 
 (youtube_vos_split,) = scripts('youtube_vos_split')
 
@@ -13,9 +13,7 @@ from .conftest import faults_of, scripts
 @pytest.fixture
 def folder(tmp_path):
     youtube_vos(tmp_path, {name: {1: ('cat', 1), 4: ('yak', 0)} for name in 'abcd'}, dict.fromkeys('abcd', 3))
-    for name, clips in dict(
-        one='d\na\n', other='b', crossing='a\nc\n', wrong='a\ne\n', all='a\nb\nc\nd', none=''
-    ).items():
+    for name, clips in dict(one='d\na\n', other='b').items():
         (tmp_path / f'{name}.txt').write_text(clips)
     return tmp_path
 
@@ -36,21 +34,3 @@ def test_both_parts_are_read(options, train, val, folder, command):
         assert [item['clip'] for item in items] == [*names]
         for item in items:
             assert {**item, 'sample_idx': 0} == {**whole[item['clip']], 'sample_idx': 0}
-
-
-@pytest.mark.parametrize(
-    ('options', 'named'),
-    [
-        ('', '--train'),
-        ('--train wrong', 'wrong.txt'),
-        ('--train one --val crossing', 'crossing.txt'),
-        ('--val all', 'left for train'),
-        ('--train none', 'left for train'),
-    ],
-)
-def test_a_wrong_list_is_named_and_nothing_is_written(options, named, folder, command):
-    arguments = [folder / f'{word}.txt' if word[0] != '-' else word for word in options.split()]
-    code, _, said = command(youtube_vos_split, folder, *arguments, out=None)
-    assert code == 1
-    assert named in faults_of(said)[0]
-    assert not [*folder.glob('meta_*.json')]
