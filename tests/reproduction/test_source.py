@@ -126,19 +126,10 @@ def test_every_stage_is_compared():
         assert len({*changed} - {*as_stated}) == stage
 
 
-def test_pages_list_what_the_report_prints():
-    """Word for word and in order; no deviation is of no row, and each is printed by its tables."""
-    folders = sorted(path.parent.name for path in config_path().glob('*/metafile.yml'))
-    listed = {}
-    for folder in folders:
-        entries = [
-            x for part in load(config_path(f'{folder}/metafile.yml'))['Collections'] for x in part.get('Deviations', ())
-        ]
-        page = config_path(f'{folder}/README.md').read_text(encoding='utf-8')
-        block = page.partition('<!-- deviations -->')[2].partition('<!-- end -->')[0]
-        bullets = [' '.join(bullet.split()) for bullet in re.split(r'^\* ', block, flags=re.M)[1:]]
-        assert bullets == [f'{deviation_text(entry)}.' for entry in entries], folder
-        listed |= {deviation_text(entry): entry['Tables'] for entry in entries}
+def test_deviations_are_printed_by_their_tables():
+    files = [load(path) for path in config_path().glob('*/metafile.yml')]
+    entries = [x for file in files for part in file['Collections'] for x in part.get('Deviations', ())]
+    listed = {deviation_text(entry): entry['Tables'] for entry in entries}
     assert len(listed) > 35
     for text, tables in listed.items():
         assert ';' not in text  # which separates what is printed
