@@ -158,3 +158,13 @@ def run(attempt):
         return done.stdout
 
     return run
+
+
+@pytest.fixture(scope='session')
+def train(tiny_data, tmp_path_factory):
+    """Run a training on the small data in processes that are killed where it says, and return their exit codes."""
+    from .engine.trainer import Trainer
+
+    trainer = Trainer(tmp_path_factory.mktemp('trainer'), tiny_data)
+    yield trainer
+    trainer.close()

@@ -19,7 +19,7 @@ from mmattn.check import sanity
 from mmattn.check.sanity import sanity_validation
 from mmattn.engine.hooks.checkpoint import get_rng_state
 
-from ..engine.hooks.test_resume import Trainer, assert_same_end, differences
+from ..engine.trainer import assert_same_end, differences
 from ..language.test_training import CONFIG as TRANSLATION
 from ..language.test_training import write_corpus
 from ..requirements import requires
@@ -293,20 +293,16 @@ val_dataloader = dict(dataset=dict(pipeline=[
 
 
 @pytest.fixture(scope='module')
-def train(tiny_data, tmp_path_factory):
-    trainer = Trainer(tmp_path_factory.mktemp('trainer'), tiny_data)
-    folder = trainer.folder
+def configs(train):
+    folder, shipped = train.folder, Path(__file__).parents[2] / 'configs'
     (folder / 'second.py').write_text(SECOND)
     data = write_corpus(folder / 'corpus')
-    configs = Path(__file__).parents[2] / 'configs'
-    (folder / 'translation.py').write_text(TRANSLATION.format(configs=configs, data=data))
+    (folder / 'translation.py').write_text(TRANSLATION.format(configs=shipped, data=data))
     (folder / 'detection.py').write_text(
-        f"_base_ = '{configs}/attended_residual/faster-rcnn_r50-w16-attn0010_fpn_1xb8-150_bccd-320x240.py'\n"
+        f"_base_ = '{shipped}/attended_residual/faster-rcnn_r50-w16-attn0010_fpn_1xb8-150_bccd-320x240.py'\n"
         'train_cfg = dict(max_iters=2, val_interval=2)\ntrain_dataloader = dict(batch_size=1)\n'
     )
     (folder / 'fails.py').write_text(FAILS)
-    yield trainer
-    trainer.close()
 
 
 @pytest.mark.e2e
@@ -319,7 +315,7 @@ def train(tiny_data, tmp_path_factory):
         pytest.param('detection', 1, 0, 'iter_2.pth', marks=requires('mmcv operators')),
     ],
 )
-def test_a_training_ends_with_the_same_bits(train, tmp_path, config, processes, workers, last):
+def test_a_training_ends_with_the_same_bits(train, configs, tmp_path, config, processes, workers, last):
     workers = f'val_dataloader.num_workers={workers}', f'val_dataloader.persistent_workers={workers > 0}'
     for name, options in (('with', ()), ('without', ['check=None'])):
         done = train(tmp_path / name, *workers, *options, config=f'{config}.py', processes=processes)
@@ -329,7 +325,7 @@ def test_a_training_ends_with_the_same_bits(train, tmp_path, config, processes, 
 
 
 @pytest.mark.e2e
-def test_an_error_of_one_process_ends_both(train, tmp_path):
+def test_an_error_of_one_process_ends_both(train, configs, tmp_path):
     """With the name of the image that only the second process reads."""
     assert train(tmp_path, config='fails.py', processes=2) == [1, 1], train.log
     assert re.search(r'fails on .*\.(png|jpg): ValueError: second process', train.log), train.log

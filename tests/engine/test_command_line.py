@@ -381,31 +381,6 @@ def test_ctrl_c_says_how_to_resume(tiny_data, tmp_path, processes):
     assert 'Traceback' not in said
 
 
-FULL_DISK = """
-import resource, runpy, signal, sys
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-from mmattn.engine.hooks.checkpoint import AsideBackend
-put = AsideBackend.put
-def limited(*args):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
-    put(*args)
-AsideBackend.put = limited
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name='__main__')
-"""
-
-
-@pytest.mark.e2e
-def test_a_disk_that_is_full_at_a_checkpoint(attempt, tmp_path):
-    script, work_dir = tmp_path / 'full_disk.py', tmp_path / 'work'
-    script.write_text(FULL_DISK, encoding='utf-8')
-    command = tool('train.py', CONFIG, '--work-dir', work_dir, '--cfg-options', *SMALL)
-    said = fails(attempt(command[0], script, *command[1:]))
-    assert f'train.py: error: {work_dir}/iter_2.pth: File too large\n' in said
-    assert not list(work_dir.glob('*.pth'))
-    assert {path.name for path in work_dir.glob('.*')} <= {'.lock'}  # which the next run takes
-
-
 @pytest.mark.e2e
 @pytest.mark.skipif(not Path('/proc/self').is_dir(), reason='no folder in which not even root can write')
 @pytest.mark.parametrize(

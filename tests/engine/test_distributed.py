@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from ..requirements import requires
-from .hooks.test_resume import TRAIN, Trainer, differences, load
+from .trainer import TRAIN, differences, load
 
 pytestmark = pytest.mark.e2e
 
@@ -86,13 +86,10 @@ train_dataloader = dict(dataset=dict(pipeline=[
 """
 
 
-@pytest.fixture(scope='module')
-def train(tiny_data, tmp_path_factory):
-    trainer = Trainer(tmp_path_factory.mktemp('trainer'), tiny_data)
-    (trainer.folder / 'frozen.py').write_text(MODULE)
-    (trainer.folder / 'first_sampler.py').write_text(DETECTION_MODULE)
-    yield trainer
-    trainer.close()
+@pytest.fixture(scope='module', autouse=True)
+def _modules(train):
+    (train.folder / 'frozen.py').write_text(MODULE)
+    (train.folder / 'first_sampler.py').write_text(DETECTION_MODULE)
 
 
 def gradients(folder):

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from ..forked_tools import tool
-from .hooks.test_resume import CONFIG, assert_same_end
 from .test_tools import ROOT, free_port, metrics
+from .trainer import CONFIG, assert_same_end
 
 pytestmark = pytest.mark.e2e
 

@@ -9,7 +9,7 @@ import torch
 
 from mmattn.utils import config_path
 
-from ..engine.hooks.test_resume import KILLED, ROOT, Trainer, assert_same_end, load
+from ..engine.trainer import KILLED, ROOT, Trainer, assert_same_end, load
 from ..forked_tools import run_command
 from .files import write_json
 

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from mmattn.engine import CheckpointHook, DefaultSampler, InfiniteSampler, latest_checkpoint
 from mmattn.engine.hooks.checkpoint import _RemoveLater
 
-from .test_resume import differences
+from ..trainer import differences
 
 STAGES = (
     *('before_train_iter', 'after_train_iter', 'before_save_checkpoint', 'before_val', 'before_val_iter'),

@@ -1,4 +1,4 @@
-"""Runs that are resumed, also with other settings than they had, with a network of one weight."""
+"""What a run resumes from, and the learning rate that it has, with a network of one weight."""
 
 import re
 import runpy
@@ -31,10 +31,8 @@ class OneWeight(BaseModel):
     def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(()))
-        self.seen = []
 
     def forward(self, x, sample_idx=None, mode='tensor'):
-        self.seen += map(int, x)
         x = torch.as_tensor(x)
         return dict(loss=(self.weight - x).square().mean()) if mode == 'loss' else [BaseDataElement()] * len(x)
 
@@ -63,19 +61,17 @@ def _log_little(monkeypatch):
     monkeypatch.setattr('yapf.yapflib.yapf_api.FormatCode', lambda text, **options: (text, False))
 
 
-def config(tmp_path, by_epoch, **settings):
-    sampler, interval = ('mmattn.DefaultSampler', 1) if by_epoch else ('mmattn.InfiniteSampler', 3)
+def config(tmp_path, **settings):
+    sampler = dict(type='mmattn.InfiniteSampler', shuffle=True)
     cfg = Config(
         dict(
             model=dict(type='OneWeight'),
             work_dir=str(tmp_path),
-            train_dataloader=dict(
-                batch_size=2, num_workers=0, dataset=dict(type='Numbers'), sampler=dict(type=sampler, shuffle=True)
-            ),
-            train_cfg=dict(by_epoch=True, max_epochs=3) if by_epoch else dict(by_epoch=False, max_iters=6),
+            train_dataloader=dict(batch_size=2, num_workers=0, dataset=dict(type='Numbers'), sampler=sampler),
+            train_cfg=dict(by_epoch=False, max_iters=6),
             optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.1)),
-            param_scheduler=[dict(type='ConstantLR', factor=1.0, by_epoch=by_epoch)],
-            default_hooks=dict(checkpoint=dict(type='mmattn.CheckpointHook', by_epoch=by_epoch, interval=interval)),
+            param_scheduler=[dict(type='ConstantLR', factor=1.0, by_epoch=False)],
+            default_hooks=dict(checkpoint=dict(type='mmattn.CheckpointHook', by_epoch=False, interval=3)),
             default_scope='mmengine',
             log_level='WARNING',
             randomness=dict(seed=0),
@@ -87,47 +83,12 @@ def config(tmp_path, by_epoch, **settings):
 
 
 def run(cfg):
-    runner = Runner.from_cfg(cfg)
-    warnings = []
-    runner.logger.warning = warnings.append
-    runner.train()
-    return runner.model.seen, warnings
-
-
-def resumed(tmp_path, by_epoch, settings):
-    """The samples of a whole run, the path of its checkpoint, and the config of a run that resumes from it."""
-    whole, _ = run(config(tmp_path, by_epoch))
-    path = tmp_path / ('epoch_2.pth' if by_epoch else 'iter_3.pth')
-    cfg = config(tmp_path, by_epoch, **{'resume': True, 'load_from': str(path), **settings})
-    return whole, path, cfg
-
-
-@pytest.mark.parametrize('by_epoch', [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_resumed_run_skips_and_repeats_nothing(tmp_path, by_epoch):
-    whole, _, cfg = resumed(tmp_path, by_epoch, {})
-    seen, _ = run(cfg)
-    assert sorted(seen) == sorted(whole[24:] if by_epoch else whole[6:])
-
-
-@pytest.mark.parametrize('length', [8, 3])
-def test_a_run_of_another_length(tmp_path, length):
-    """Where nothing is left to train, a warning says so."""
-    _, _, cfg = resumed(tmp_path, False, {'train_cfg.max_iters': length})
-    seen, warnings = run(cfg)
-    assert any('Nothing is trained' in text for text in warnings) == (length == 3)
-    assert len(seen) == 2 * (length - 3)  # batches of 2
-
-
-def test_weights_without_the_state_of_a_run_are_not_resumed(tmp_path):
-    path = tmp_path / 'weights.pth'
-    torch.save(dict(meta=dict(epoch=0, iter=3), state_dict=OneWeight().state_dict()), path)
-    with pytest.raises(ValueError, match=f'{path} .*optimizer'):
-        run(config(tmp_path, False, resume=True, load_from=str(path)))
+    Runner.from_cfg(cfg).train()
 
 
 def validated(tmp_path, max_iters, hook=(), **settings):
     """The config of a run that validates after each iteration, with momentum and a schedule over 6 iterations."""
-    cfg = config(tmp_path, False)
+    cfg = config(tmp_path)
     cfg.train_cfg.update(max_iters=max_iters, val_interval=1)
     cfg.optim_wrapper.optimizer.momentum = 0.9
     cfg.param_scheduler = [dict(type='PolyLR', begin=0, end=6, by_epoch=False)]
@@ -138,15 +99,15 @@ def validated(tmp_path, max_iters, hook=(), **settings):
     return cfg
 
 
-def test_a_best_checkpoint_is_not_resumed(tmp_path):
-    """mmengine would go on, without the momentum and at the start of the schedule."""
+def test_a_checkpoint_without_the_state_of_a_run_is_not_resumed(tmp_path):
+    """Such as a best one. mmengine would go on, without the momentum and at the start of the schedule."""
     run(validated(tmp_path, 3))
-    path = tmp_path / 'best_score_iter_2.pth'
-    for missing in ('optimizer', 'param_schedulers'):
-        checkpoint = torch.load(tmp_path / 'iter_2.pth', weights_only=False)
+    best, partly = tmp_path / 'best_score_iter_2.pth', tmp_path / 'partly.pth'
+    whole = torch.load(tmp_path / 'iter_2.pth', weights_only=False)
+    torch.save({key: value for key, value in whole.items() if key != 'param_schedulers'}, partly)
+    for path, missing in ((best, 'optimizer'), (partly, 'param_schedulers')):
         with pytest.raises(ValueError, match=f'{path} .*{missing}'):
             run(validated(tmp_path, 6, resume=True, load_from=str(path)))
-        torch.save({key: value for key, value in checkpoint.items() if key != 'param_schedulers'}, path)
 
 
 def test_a_run_without_a_checkpoint_starts_anew(tmp_path):
@@ -174,7 +135,7 @@ def test_a_scaled_learning_rate_counts_accumulated_samples(tmp_path, monkeypatch
     def rate(name, **settings):
         scaling = dict(enable=True, base_batch_size=8)
         settings = {'train_cfg.max_iters': 1, 'optim_wrapper.type': 'OptimWrapper', **settings, **runner}
-        config(tmp_path, False, auto_scale_lr=scaling, **settings).dump(tmp_path / f'{name}.py')
+        config(tmp_path, auto_scale_lr=scaling, **settings).dump(tmp_path / f'{name}.py')
         for generation in ('first', 'second'):
             path = tmp_path / (f'{name}.py' if generation == 'first' else f'first/{name}.py')
             monkeypatch.setattr('sys.argv', ['train.py', str(path), '--work-dir', str(tmp_path / generation)])
@@ -187,7 +148,7 @@ def test_a_scaled_learning_rate_counts_accumulated_samples(tmp_path, monkeypatch
 
 
 def test_a_learning_rate_is_not_scaled_by_a_number_that_changes(tmp_path):
-    scaled = config(tmp_path, False, auto_scale_lr=dict(enable=True, base_batch_size=8))
+    scaled = config(tmp_path, auto_scale_lr=dict(enable=True, base_batch_size=8))
     optimizers = {name: dict(optimizer=dict(type='SGD'), accumulative_counts=n) for name, n in (('a', 1), ('b', 2))}
     for key, value, named in (
         ('train_dataloader.batch_sampler', dict(type='mmattn.TokenBatchSampler', max_tokens=9), 'max_tokens'),

@@ -1,7 +1,10 @@
-"""What a run does about a signal, in this process: whose handler it is, when it saves, and what it leaves alone."""
+"""What a run does about a signal: whose handler it is, when it saves, what it leaves alone, and who waits for it."""
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +14,8 @@ from mmengine.optim import OptimWrapper
 
 from mmattn.engine import CheckpointHook, PreemptionHook
 from mmattn.engine.hooks import preemption
+
+from ..trainer import ROOT
 
 
 @pytest.fixture
@@ -185,3 +190,58 @@ def test_signals_are_known_by_name():
     assert PreemptionHook().signals == [signal.SIGTERM, signal.SIGUSR1]
     with pytest.raises(ValueError, match=r"signals .*'SIGNONE', 'sigterm'$"):
         PreemptionHook(signals=['SIGNONE', 'SIGTERM', 'sigterm'])
+
+
+SCRIPT = """
+import os, pathlib, signal, sys, time
+def stop(*_):
+    time.sleep(0.5 if sys.argv[1] == "300" else 5)
+    pathlib.Path("saved").touch()
+    sys.exit(75)
+signal.signal(signal.SIGTERM, stop)
+assert os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == sys.argv[1]
+pathlib.Path("ready").touch()
+for _ in range(600):
+    time.sleep(0.1)  # a signal that comes just before a sleep starts is handled after the sleep
+"""
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ('number', 'limit', 'saved'),
+    [(signal.SIGTERM, None, True), (signal.SIGUSR1, None, True), (signal.SIGUSR1, '1', False)],
+)
+def test_the_launcher_waits_until_its_processes_have_saved(tmp_path, number, limit, saved):
+    """Five minutes by default, which the process finds in its environment."""
+    (tmp_path / 'script.py').write_text(SCRIPT)
+    command = [sys.executable, '-m', 'mmattn.utils.launch', '--nproc-per-node', '1', '--standalone', 'script.py']
+    env = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
+    env |= {} if limit is None else {'TORCH_ELASTIC_SHUTDOWN_TIMEOUT': limit}
+    with subprocess.Popen([*command, limit or '300'], cwd=tmp_path, env=env, stderr=subprocess.DEVNULL) as launcher:
+        while not (tmp_path / 'ready').exists():
+            assert launcher.poll() is None
+            time.sleep(0.1)
+        launcher.send_signal(number)
+        assert launcher.wait(50) == 128 + signal.SIGTERM
+    assert (tmp_path / 'saved').exists() == saved
+
+
+ENDED_AT_ONCE = """
+import faulthandler, multiprocessing, os, signal, time
+os.register_at_fork(after_in_child=lambda: time.sleep(.3))  # comes before what mmattn does in a new process
+from mmattn.engine.hooks import preemption
+faulthandler.dump_traceback_later(30, exit=True)
+signal.signal(signal.SIGTERM, lambda *_: None)
+preemption.keep_from_children([signal.SIGTERM])
+worker = multiprocessing.get_context('fork').Process(target=time.sleep, args=[60])
+worker.start()
+worker.terminate()
+worker.join()
+print('ended')
+"""
+
+
+@pytest.mark.e2e
+def test_a_worker_is_ended_as_soon_as_it_is_forked(run_python):
+    """It does not swallow the signal: pools of mmdet's metrics end so, and wait for their workers."""
+    assert 'ended' in run_python(ENDED_AT_ONCE)

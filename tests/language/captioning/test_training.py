@@ -8,7 +8,7 @@ import torch
 
 from mmattn.utils import config_path
 
-from ...engine.hooks.test_resume import KILLED, Trainer, assert_same_end, load
+from ...engine.trainer import KILLED, Trainer, assert_same_end, load
 from ...tiny_data import FEATURES, WORDS, captions
 
 pytestmark = pytest.mark.e2e
