@@ -1,4 +1,4 @@
-"""Files from elsewhere run no code and write nothing outside of their folder: archives, arrays and checkpoints."""
+"""Files from elsewhere run no code and write nothing outside of their folder: archives and arrays."""
 
 import gzip
 import importlib
@@ -6,35 +6,22 @@ import io
 import pickle
 import re
 import stat
-import sys
 import tarfile
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from mmengine.logging import HistoryBuffer
-from mmengine.runner import load_checkpoint
-from torch import nn
 
 from common.archives import unpack
 from common.region_archives import REQUIRED, read_archive
-from mmattn.engine import check_checkpoint, guard_checkpoints
 from mmattn.language.vqa.encoders import GRU_WEIGHTS, read_skip_thought
 from mmattn.language.vqa.word_vectors import read_word_vectors
 from mmattn.utils.faults import FaultsError
-from mmattn.video.backbone_weights import load_backbone
 
 from .full_disk import full_disk
 from .hostile_pickle import Code
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / 'tools' / 'misc'))  # as Python does for a script
-publish_model, average_checkpoints = map(importlib.import_module, ('publish_model', 'average_checkpoints'))
-del sys.path[0]
-
-TRUST = 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'
 PLAIN = {'data/a.txt': b'a', './b.txt': b'b', 'data/..c/d..txt': b'c'}
 OUTSIDE = ('../x', 'data/../../x', '/tmp/x', '..')
 
@@ -139,7 +126,7 @@ def test_what_is_no_archive_is_named(tmp_path, scratch):
     assert not files(scratch)
 
 
-# --- objects in arrays and checkpoints
+# --- objects in arrays
 
 
 @pytest.fixture
@@ -175,78 +162,6 @@ def test_objects_in_arrays_are_not_unpickled(ran, tmp_path):
     refused()
     np.load(tmp_path / 'vectors.npy', allow_pickle=True)
     assert ran.exists()
-
-
-@pytest.fixture(params=[True, False], ids=['zip', 'legacy'])
-def checkpoint(request, ran, tmp_path):
-    path = tmp_path / 'model.pth'
-    content = dict(state_dict=nn.Linear(1, 1).state_dict(), meta=Code(ran))
-    torch.save(content, path, _use_new_zipfile_serialization=request.param)
-    return path
-
-
-def test_a_checkpoint_with_code_is_refused(checkpoint, ran, monkeypatch):
-    """A user may trust it."""
-    out = checkpoint.with_name('out.pth')
-    for read in (
-        check_checkpoint,
-        lambda path: publish_model.publish(path, out),
-        lambda path: average_checkpoints.write_checkpoint(out, [path], average_checkpoints.average),
-        lambda path: load_backbone(nn.Linear(1, 1), dict(init_cfg=dict(checkpoint=path))),
-    ):
-        with pytest.raises(ValueError, match=rf'^{re.escape(str(checkpoint))} contains \S*Path\S*, .*{TRUST}=1$'):
-            read(checkpoint)
-    monkeypatch.setenv(TRUST, '1')
-    check_checkpoint(checkpoint)
-    assert not ran.exists()  # not even then
-    assert not out.exists()
-
-
-def test_other_attributes_than_methods_of_the_log_are_not_reached(tmp_path):
-    """``getattr``, which the logs in mmengine's checkpoints use, would reach every function of Python."""
-
-    class Attribute:
-        def __init__(self, *of):
-            self.of = of
-
-        def __reduce__(self):
-            return getattr, self.of
-
-    for number, of in enumerate([(HistoryBuffer, '__init__'), (np.ndarray, 'tofile'), (HistoryBuffer.min, 'x')]):
-        torch.save(dict(state_dict={}, meta=Attribute(*of)), tmp_path / f'{number}.pth')
-        with pytest.raises(ValueError, match=r'contains getattr\('):
-            check_checkpoint(tmp_path / f'{number}.pth')
-
-
-@pytest.mark.parametrize('zipped', [True, False], ids=['zip', 'legacy'])
-def test_logs_in_checkpoints_are_accepted_after_a_load_of_mmengine(zipped, tmp_path):
-    """The continued mmengine removes the types that it allows for a load, ours among them."""
-    log = HistoryBuffer([1.0, 3.0], [1, 1])
-    content = dict(state_dict=nn.Linear(1, 1).state_dict(), message_hub=dict(loss=log, best=np.float32(3)))
-    torch.save(content, tmp_path / 'model.pth', _use_new_zipfile_serialization=zipped)
-    for _ in range(2):
-        check_checkpoint(tmp_path / 'model.pth')
-        load_checkpoint(nn.Linear(1, 1), str(tmp_path / 'model.pth'))
-    guard_checkpoints()
-    found = torch.load(tmp_path / 'model.pth', weights_only=True)['message_hub']
-    assert (found['loss'].mean(), found['loss'].min(), found['best']) == (2.0, 1.0, 3.0)
-
-
-@pytest.mark.parametrize('package', [b'numpy.core', b'numpy._core'])
-def test_numbers_and_arrays_of_both_versions_of_numpy_are_accepted(package, tmp_path):
-    """NumPy 2 has moved the functions that unpickle them."""
-    content = dict(state_dict={}, best=np.float32(3), history=np.arange(3.0))
-    torch.save(content, tmp_path / 'own.pth')
-    with (
-        zipfile.ZipFile(tmp_path / 'own.pth') as own,
-        zipfile.ZipFile(tmp_path / 'other.pth', 'w') as other,
-    ):
-        for name in own.namelist():
-            other.writestr(name, re.sub(rb'numpy\._?core', package, own.read(name)))
-    check_checkpoint(tmp_path / 'other.pth')
-    found = torch.load(tmp_path / 'other.pth', weights_only=True)
-    assert found['best'] == 3.0
-    assert found['history'].tolist() == [0.0, 1.0, 2.0]
 
 
 # --- files that claim too much

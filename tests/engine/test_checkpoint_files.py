@@ -12,6 +12,7 @@ import json
 import re
 import runpy
 import sys
+import tarfile
 import threading
 import types
 import zipfile
@@ -170,6 +171,8 @@ def program(monkeypatch, path, words):
     return main()
 
 
+# By default, the tools of every task.
+OF_OTHER_ROOMS = [name for name in WAYS if name.startswith('tools/') and not re.match(r'tools/(train|test)\.py', name)]
 NEEDS = {
     'mmattn/detection/inferencer.py': ['mmcv operators'],
     'tools/dataset_converters/region_features.py': ['mmcv operators'],
@@ -179,7 +182,11 @@ NEEDS = {
 
 @pytest.mark.parametrize(
     'way',
-    [pytest.param(way, marks=requires(*NEEDS.get(way, ()))) for way in WAYS if WAYS[way] is not None],
+    [
+        pytest.param(way, marks=[requires(*NEEDS.get(way, ())), *([pytest.mark.slow] if way in OF_OTHER_ROOMS else [])])
+        for way in WAYS
+        if WAYS[way] is not None
+    ],
 )
 def test_a_pickle_that_runs_code_is_refused(way, evil, tmp_path, monkeypatch, capsys):
     from PIL import Image
@@ -195,8 +202,10 @@ def test_a_pickle_that_runs_code_is_refused(way, evil, tmp_path, monkeypatch, ca
     else:
         words = re.sub('IMAGE|MASK', r'\g<0>.png', call).replace('EVIL', str(evil)).split()
         call = functools.partial(program, monkeypatch, way, words)
+    before = {*tmp_path.rglob('*')}
     with pytest.raises((ValueError, SystemExit)) as raised:
         call()
+    assert callable(WAYS[way]) or {*tmp_path.rglob('*')} == before
     text = f'{raised.value} {raised.value.__cause__} {capsys.readouterr()}'
     assert re.search(rf'{re.escape(str(evil))} contains \S*Path\S*.*{TRUST}=1', text, re.S), text
 
@@ -383,6 +392,7 @@ HONEST = {
     'NumPy scalars': lambda: [np.float32(3), np.float64(2), np.int64(1), np.bool_(True)],
     'NumPy arrays': lambda: [np.arange(3.0), np.array(['road', 'sky']), np.zeros((2, 0), np.uint8)],
     'HistoryBuffer': lambda: HistoryBuffer([1.0, 3.0], [1, 1]),
+    'a method of HistoryBuffer': lambda: Attribute(HistoryBuffer, 'mean'),
     'ConfigDict': lambda: ConfigDict(a=dict(b=[1, dict(c=2)])),
     'ConfigDict of mmcv 1.x': lambda: mmcv_config(a=dict(b=1)),
     'Namespace': lambda: argparse.Namespace(lr=0.1),
@@ -391,32 +401,66 @@ HONEST = {
 
 
 def plain(value):
-    """Lists and dicts in place of their subclasses."""
+    """Lists and dicts in place of their subclasses; of a log, its numbers."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | torch.Tensor):
         return value.dtype, value.shape, value.tolist()
     if isinstance(value, list):
         return [*map(plain, value)]
+    if isinstance(value, HistoryBuffer):
+        return plain([*value.data, value.mean(), value.min()])
+    value = getattr(*value.of) if isinstance(value, Attribute) else value
     return (type(value), value)
 
 
 @pytest.mark.parametrize('zipped', [True, False], ids=['zip', 'legacy'])
 @pytest.mark.parametrize('kind', HONEST)
 def test_what_openmmlab_stores_beside_weights_is_loaded(kind, zipped, tmp_path):
+    """Also after a load of mmengine, which takes back the types that it allows for one, ours among them."""
     path = tmp_path / 'model.pth'
-    state = collections.OrderedDict(w=torch.rand(2))
-    state._metadata = dict(version=1)
+    state = nn.Linear(1, 1).state_dict()
     content = dict(state_dict=state, meta=dict(found=HONEST[kind]()))
     torch.save(content, path, _use_new_zipfile_serialization=zipped)
-    if kind == 'HistoryBuffer':
-        assert read_checkpoint(path)['meta']['found'].mean() == 2.0
-    else:
-        found = read_checkpoint(path)['meta']
-        assert plain(found) == plain(content['meta'])
+    for _ in range(2):
+        check_checkpoint(path)
+        assert plain(read_checkpoint(path)['meta']['found']) == plain(content['meta']['found'])
+        load_checkpoint(nn.Linear(1, 1), str(path))
+    guard_checkpoints()
+    assert torch.load(path, weights_only=True)['state_dict'].keys() == state.keys()
 
 
-# --- files that would take more memory than they have bytes
+@pytest.mark.parametrize('package', [b'numpy.core', b'numpy._core'])
+def test_numbers_and_arrays_of_both_versions_of_numpy_are_loaded(package, tmp_path):
+    """NumPy 2 has moved the functions that unpickle them."""
+    content = dict(state_dict={}, best=np.float32(3), history=np.arange(3.0))
+    rewrite(tmp_path / 'other.pth', content, lambda name, record: re.sub(rb'numpy\._?core', package, record))
+    found = read_checkpoint(tmp_path / 'other.pth')
+    assert (found['best'], found['history'].tolist()) == (3.0, [0.0, 1.0, 2.0])
+
+
+def test_weights_alone_are_a_checkpoint(tmp_path):
+    """Also where one is named meta."""
+    weights = dict(meta=torch.ones(3), bias=torch.ones(2))
+    torch.save(weights, tmp_path / 'plain.pth')
+    check_checkpoint(tmp_path / 'plain.pth')
+    assert read_checkpoint(tmp_path / 'plain.pth').keys() == weights.keys()
+
+
+def test_weights_larger_than_their_file_are_not_read_through(tmp_path):
+    """Four terabytes of zeros, in four bytes; no model has this shape."""
+    torch.save(dict(state_dict=dict(w=torch.zeros(1).expand(2**40))), tmp_path / 'model.pth')
+    check_checkpoint(tmp_path / 'model.pth')
+    assert read_checkpoint(tmp_path / 'model.pth')['state_dict']['w'].shape == (2**40,)
+
+
+def test_a_trusted_file_is_loaded(tmp_path, monkeypatch):
+    torch.save(dict(state_dict={}, meta=Path('a')), tmp_path / 'model.pth')
+    monkeypatch.setenv(TRUST, '1')
+    assert read_checkpoint(tmp_path / 'model.pth')['meta'] == Path('a')
+
+
+# --- files that are none, or would take more memory than they have bytes
 
 
 def rewrite(path, content, change, compression=zipfile.ZIP_STORED):
@@ -429,12 +473,25 @@ def rewrite(path, content, change, compression=zipfile.ZIP_STORED):
             archive.writestr(name, change(name, record))
 
 
+def cut(path, length, **options):
+    torch.save(dict(state_dict=dict(weight=torch.ones(9))), path, **options)
+    path.write_bytes(path.read_bytes()[:-length])
+
+
+def zip_of_notes(path):
+    with zipfile.ZipFile(path, 'w') as archive:
+        archive.writestr('notes.txt', 'x')
+
+
+def tar(path):
+    """As torch wrote it before version 0.1.9."""
+    with tarfile.open(path, 'w') as archive:
+        for name in ('sys_info', 'pickle', 'storages', 'tensors'):
+            archive.addfile(tarfile.TarInfo(name))
+
+
 def compressed(path):
     rewrite(path, dict(state_dict=dict(w=torch.zeros(999))), lambda name, record: record, zipfile.ZIP_DEFLATED)
-
-
-def huge_pickle(path):
-    torch.save(dict(state_dict={}, meta=['a' * 2**13] * 2), path)
 
 
 def shared(path):
@@ -448,64 +505,42 @@ def shared(path):
         archive.comment = b''  # the directory is written anew
 
 
-@pytest.mark.parametrize('make', [compressed, huge_pickle, shared])
-def test_a_file_that_would_take_more_memory_than_its_size_is_refused(make, tmp_path, monkeypatch):
+NONE = {
+    'empty': lambda path: path.touch(),
+    'text': lambda path: path.write_text('not yet trained', encoding='utf-8'),
+    'cut': lambda path: cut(path, 100),
+    'legacy, cut': lambda path: cut(path, 4, _use_new_zipfile_serialization=False),  # the unpickler finds out
+    'zip': zip_of_notes,
+    'None': lambda path: torch.save(None, path),
+    'list': lambda path: torch.save([1], path),
+    'list of weights': lambda path: torch.save(dict(state_dict=[1]), path),
+    'program': lambda path: torch.jit.script(nn.Linear(1, 1)).save(path),
+    'protocol': lambda path: torch.save(dict(state_dict={}), path, pickle_protocol=4),
+    'tar': tar,
+    'compressed': compressed,
+    'huge pickle': lambda path: torch.save(dict(state_dict={}, meta=['a' * 2**13] * 2), path),
+    'shared': shared,
+}
+
+
+@pytest.mark.filterwarnings('ignore')  # of TorchScript
+@pytest.mark.parametrize('kind', NONE)
+def test_what_is_no_checkpoint_is_named(kind, tmp_path, monkeypatch):
     """And nobody is told to trust it: it holds no object."""
     monkeypatch.setattr(checkpoint_files, 'LARGEST_PICKLE', 2**12)
-    make(tmp_path / 'bomb.pth')
-    guard_checkpoints()
-    for read in (check_checkpoint, read_checkpoint, CheckpointLoader.load_checkpoint):
-        with pytest.raises(ValueError, match=r'bomb\.pth') as caught:
-            read(str(tmp_path / 'bomb.pth'))
-        assert TRUST not in str(caught.value)
-
-
-def test_weights_larger_than_their_file_are_not_read_through(tmp_path):
-    """Four terabytes of zeros, in four bytes; no model has this shape."""
-    torch.save(dict(state_dict=dict(w=torch.zeros(1).expand(2**40))), tmp_path / 'model.pth')
-    check_checkpoint(tmp_path / 'model.pth')
-    assert read_checkpoint(tmp_path / 'model.pth')['state_dict']['w'].shape == (2**40,)
-
-
-@pytest.mark.parametrize(
-    ('error', 'said'), [(RuntimeError('one line\nanother'), 'one line'), (AssertionError(), 'AssertionError')]
-)
-def test_a_damaged_checkpoint_is_named_with_the_first_line_of_any_error(error, said, tmp_path, monkeypatch):
-    path = tmp_path / 'model.pth'
-    torch.save(dict(state_dict={}), path)
-
-    def load(*_, **__):
-        raise error
-
-    monkeypatch.setattr(torch, 'load', load)
-    for call in (check_checkpoint, read_checkpoint):
-        with pytest.raises(ValueError, match=rf'model\.pth .*\b{said}\)$') as caught:
-            call(path)
-        assert caught.value.__cause__ is error
-
-
-def test_a_checkpoint_without_its_end_is_named(tmp_path):
-    """Of a file that is no zip file, the unpickler finds out."""
-    path = tmp_path / 'model.pth'
-    torch.save(dict(state_dict=dict(weight=torch.ones(9))), path, _use_new_zipfile_serialization=False)
-    path.write_bytes(path.read_bytes()[:-4])
-    for call in (check_checkpoint, read_checkpoint):
+    NONE[kind](tmp_path / 'model.pth')
+    for read in (check_checkpoint, read_checkpoint):
+        with pytest.raises(ValueError, match=f'^{re.escape(str(tmp_path))}/model\\.pth ') as caught:
+            read(str(tmp_path / 'model.pth'))
+        assert 'WEIGHTS_ONLY' not in str(caught.value)
+        assert 'set to `False`' not in str(caught.value)
+    if kind in ('compressed', 'huge pickle', 'shared'):
         with pytest.raises(ValueError, match=r'model\.pth'):
-            call(path)
-
-
-def test_a_checkpoint_for_which_a_gpu_has_no_memory_is_not_damaged(tmp_path, monkeypatch):
-    def load(*_, **__):
-        raise torch.cuda.OutOfMemoryError('full')
-
-    torch.save(dict(state_dict={}), tmp_path / 'model.pth')
-    monkeypatch.setattr(torch, 'load', load)
-    with pytest.raises(torch.cuda.OutOfMemoryError, match='full'):
-        read_checkpoint(tmp_path / 'model.pth')
+            CheckpointLoader.load_checkpoint(str(tmp_path / 'model.pth'))
 
 
 class Attribute:
-    """Its pickle reads an attribute."""
+    """Its pickle reads an attribute: by ``getattr``, which reaches every function of Python."""
 
     def __init__(self, *of):
         self.of = of
@@ -514,40 +549,60 @@ class Attribute:
         return getattr, self.of
 
 
-def test_attributes_that_are_safe_to_read(tmp_path):
-    """Public methods of HistoryBuffer, and no others."""
+OBJECTS = {
+    'code': (lambda ran: Code(ran), r'\S*Path'),
+    'a private method': (lambda _: Attribute(HistoryBuffer, '__init__'), r"getattr\('__init__'\)"),
+    'a method of NumPy': (lambda _: Attribute(np.ndarray, 'tofile'), r"getattr\('tofile'\)"),
+    'a method of an instance': (lambda _: Attribute(HistoryBuffer([1.0], [1]), 'mean'), r"getattr\('mean'\)"),
+}
+
+
+@pytest.mark.parametrize('zipped', [True, False], ids=['zip', 'legacy'])
+@pytest.mark.parametrize('kind', OBJECTS)
+@pytest.mark.parametrize('in_parts', [False, True])
+def test_objects_are_refused_and_named(kind, zipped, in_parts, ran, tmp_path, monkeypatch):
+    """Also in one part of many, as DeepSpeed has them. A user may trust them; even then they are not run."""
+    make, name = OBJECTS[kind]
+    path, content = tmp_path / 'evil.pth', dict(state_dict=nn.Linear(1, 1).state_dict())
+    if in_parts:
+        path = tmp_path / 'parts/evil.pt'
+        path.parent.mkdir()
+        torch.save(content | dict(hub=HistoryBuffer([1.0], [1])), path.with_name('good.pt'))
+        check_checkpoint(path.parent)
+    torch.save(content | dict(meta=make(ran)), path, _use_new_zipfile_serialization=zipped)
+    address = path.parent if in_parts else path
+    for read in (check_checkpoint,) if in_parts else (check_checkpoint, read_checkpoint):
+        with pytest.raises(ValueError, match=rf'^{re.escape(str(path))} contains {name}.*{TRUST}=1'):
+            read(address)
+    monkeypatch.setenv(TRUST, '1')
+    check_checkpoint(address)
+
+
+@pytest.mark.parametrize(
+    ('error', 'kind', 'said'),
+    [
+        (RuntimeError('one line\nanother'), ValueError, r'model\.pth .*\bone line\)$'),
+        (AssertionError(), ValueError, r'model\.pth .*\bAssertionError\)$'),
+        (torch.cuda.OutOfMemoryError('full'), torch.cuda.OutOfMemoryError, '^full$'),  # the file is not damaged
+    ],
+)
+def test_a_file_is_named_with_the_first_line_of_any_error(error, kind, said, tmp_path, monkeypatch):
     path = tmp_path / 'model.pth'
-    torch.save(dict(state_dict={}, meta=dict(found=Attribute(HistoryBuffer, 'mean'))), path)
-    assert read_checkpoint(path)['meta']['found'] is HistoryBuffer.mean
-    for of in ((HistoryBuffer, '__init__'), (np.ndarray, 'tofile'), (HistoryBuffer([1.0], [1]), 'mean')):
-        torch.save(dict(state_dict={}, meta=Attribute(*of)), path)
-        with pytest.raises(ValueError, match=rf"model\.pth contains getattr\('{of[1]}'\)"):
-            read_checkpoint(path)
+    torch.save(dict(state_dict={}), path)
+
+    def load(*_, **__):
+        raise error
+
+    monkeypatch.setattr(torch, 'load', load)
+    for call in (check_checkpoint, read_checkpoint):
+        with pytest.raises(kind, match=said) as caught:
+            call(path)
+        assert error in (caught.value, caught.value.__cause__)
 
 
-def test_a_checkpoint_in_parts(ran, tmp_path, monkeypatch):
-    """DeepSpeed's, a folder that it reads by itself."""
-    folder = tmp_path / 'parts'
-    folder.mkdir()
-    model = dict(module=nn.Linear(1, 1).state_dict(), message_hub=dict(loss=HistoryBuffer([1.0], [1])))
-    for number, zipped in enumerate((True, False)):
-        torch.save(model, folder / f'{number}_model_states.pt', _use_new_zipfile_serialization=zipped)
-    check_checkpoint(folder)
-    with pytest.raises(IsADirectoryError) as caught:
-        read_checkpoint(folder)
-    assert caught.value.filename == str(folder)
-    for zipped in (True, False):
-        torch.save(dict(module=[Code(ran)]), folder / 'evil.pt', _use_new_zipfile_serialization=zipped)
-        with pytest.raises(ValueError, match=rf'evil\.pt contains \S*Path\S*, .*{TRUST}=1'):
-            check_checkpoint(folder)
-    torch.save(dict(a=Attribute(np.ndarray, 'tofile')), folder / 'evil.pt')
-    with pytest.raises(ValueError, match=r'evil\.pt contains getattr'):
-        check_checkpoint(folder)
-    monkeypatch.setenv(TRUST, '1')
-    check_checkpoint(folder)
-
-
-def test_a_trusted_file_is_loaded(tmp_path, monkeypatch):
-    torch.save(dict(state_dict={}, meta=Path('a')), tmp_path / 'model.pth')
-    monkeypatch.setenv(TRUST, '1')
-    assert read_checkpoint(tmp_path / 'model.pth')['meta'] == Path('a')
+def test_what_is_no_file_is_named(tmp_path):
+    for name, error in (('absent.pth', FileNotFoundError), ('', IsADirectoryError)):
+        for call in (check_checkpoint, read_checkpoint):
+            with pytest.raises(error) as caught:
+                call(tmp_path / name)
+            assert caught.value.filename == str(tmp_path / name)

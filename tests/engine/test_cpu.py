@@ -135,51 +135,46 @@ def test_strategies_without_a_gpu(monkeypatch, kind, states):
         assert [(each.rank0_only, each.get('offload_to_cpu')) for each in options] == [(True, None)] * 2
 
 
-@pytest.mark.parametrize('nodes', [1, 2])
-def test_processes_of_mpi(monkeypatch, nodes):
-    monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
-    started, cfg = [], config()
-    monkeypatch.setattr(torch.distributed, 'init_process_group', lambda *args, **kwargs: started.append(args))
-    names = 'RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'MASTER_ADDR', 'MASTER_PORT'
-    for name in names:
-        monkeypatch.setenv(name, '')  # restored at the end
-        monkeypatch.delenv(name)
-    for name, value in dict(RANK=3, SIZE=4, LOCAL_RANK=1, LOCAL_SIZE=4 // nodes).items():
-        monkeypatch.setenv(f'OMPI_COMM_WORLD_{name}', str(value))
-    cfg.launcher = 'mpi'
-    with nullcontext() if nodes == 1 else pytest.raises(ValueError, match='MASTER_ADDR'):
-        prepare_for_cpu(cfg)
-        assert [os.environ[name] for name in names] == ['3', '4', '1', '127.0.0.1', '29500']
-        assert started == [('gloo',)]
+MPI = {f'OMPI_COMM_WORLD_{name}': value for name, value in dict(RANK='3', SIZE='4', LOCAL_RANK='1').items()}
+SLURM = dict(SLURM_NODELIST='node[7-8]', SLURM_NTASKS='4', SLURM_PROCID='3')
+GIVEN = dict(MASTER_ADDR='here', MASTER_PORT='1')
 
 
-@pytest.mark.parametrize('given', [{}, dict(MASTER_ADDR='here', MASTER_PORT='1')])
-def test_processes_of_slurm(monkeypatch, tmp_path, given):
-    """The first node is the master, unless the user names another one. The timeout of the config is that of gloo."""
-    (tmp_path / 'scontrol').write_text(
-        '#!/bin/sh\n[ "$*" = "show hostnames node[7-8]" ] && printf "node7\\nnode8\\n"\n'
-    )
-    (tmp_path / 'scontrol').chmod(0o755)
+@pytest.mark.parametrize(
+    ('launcher', 'variables', 'timeout', 'expected'),
+    [
+        ('mpi', dict(MPI, OMPI_COMM_WORLD_LOCAL_SIZE='4'), None, '127.0.0.1 29500 4 3 1'),
+        ('mpi', dict(MPI, OMPI_COMM_WORLD_LOCAL_SIZE='2'), None, None),  # two nodes, and no address of the first
+        # The first node is the master, unless the user names another one.
+        ('slurm', SLURM, 90, 'node7 29500 4 3 0'),
+        ('slurm', dict(SLURM, **GIVEN), 90, 'here 1 4 3 0'),
+        ('slurm', dict(SLURM, SLURM_LOCALID='1'), None, 'node7 29500 4 3 1'),
+    ],
+)
+def test_processes_of_a_launcher(monkeypatch, tmp_path, launcher, variables, timeout, expected):
+    """The timeout of the config is that of gloo."""
+    scontrol = tmp_path / 'scontrol'
+    scontrol.write_text('#!/bin/sh\n[ "$*" = "show hostnames node[7-8]" ] && printf "node7\\nnode8\\n"\n')
+    scontrol.chmod(0o755)
     monkeypatch.setenv('PATH', str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
     started, cfg = [], config()
-    monkeypatch.setattr(torch.distributed, 'init_process_group', lambda *args, **kwargs: started.append((args, kwargs)))
-    names = 'MASTER_ADDR', 'MASTER_PORT', 'WORLD_SIZE', 'RANK', 'LOCAL_RANK', 'SLURM_LOCALID'
-    for name in names:
+    monkeypatch.setattr(
+        torch.distributed, 'init_process_group', lambda name, **options: started.append((name, options))
+    )
+    names = 'MASTER_ADDR', 'MASTER_PORT', 'WORLD_SIZE', 'RANK', 'LOCAL_RANK'
+    for name in (*names, 'SLURM_LOCALID'):
         monkeypatch.setenv(name, '')  # restored at the end
         monkeypatch.delenv(name)
-    slurm = dict(SLURM_NODELIST='node[7-8]', SLURM_NTASKS='4', SLURM_PROCID='3')
-    for name, value in {**slurm, **given}.items():
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    cfg.launcher, cfg.env_cfg = 'slurm', dict(dist_cfg=dict(timeout=90))
-    prepare_for_cpu(cfg)
-    expected = given or dict(MASTER_ADDR='node7', MASTER_PORT='29500')
-    assert [os.environ[name] for name in names[:5]] == [*expected.values(), '4', '3', '0']
-    monkeypatch.setenv('SLURM_LOCALID', '1')
-    cfg.env_cfg = {}
-    prepare_for_cpu(cfg)
-    assert os.environ['LOCAL_RANK'] == '1'
-    assert started == [(('gloo',), dict(timeout=timedelta(seconds=90))), (('gloo',), dict(timeout=None))]
+    cfg.launcher, cfg.env_cfg = launcher, dict(dist_cfg=dict(timeout=timeout)) if timeout else {}
+    with nullcontext() if expected else pytest.raises(ValueError, match='MASTER_ADDR'):
+        prepare_for_cpu(cfg)
+        assert [os.environ[name] for name in names] == expected.split()
+        ((name, options),) = started
+        assert name == 'gloo'
+        assert options.get('timeout') == (timedelta(seconds=timeout) if timeout else None)
 
 
 def test_mixed_precision_on_a_cpu_has_two_types():

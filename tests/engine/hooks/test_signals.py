@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from mmengine.hooks import EMAHook
-from mmengine.optim import OptimWrapper
+from mmengine.optim import OptimWrapper, OptimWrapperDict
 
 from mmattn.engine import CheckpointHook, PreemptionHook
 from mmattn.engine.hooks import preemption
@@ -163,16 +163,24 @@ def test_a_run_that_is_told_to_stop_saves_and_exits(stopping, validating):
     assert all(word in line for word in ('SIGUSR1', 'here.pth', str(os.EX_TEMPFAIL)))
 
 
-def test_a_run_stops_after_a_step_of_the_optimizer(stopping):
-    hook, runner, done = stopping
-    with runner.optim_wrapper.optim_context(torch.nn.Identity()):
-        runner.optim_wrapper.update_params(torch.zeros(1, requires_grad=True).sum())
-    hook.before_train_iter(runner, 3)
-    hook.before_val_iter(runner, 0)
-    assert done == []
-    runner.optim_wrapper.update_params(torch.zeros(1, requires_grad=True).sum())
-    with pytest.raises(SystemExit):
-        hook.before_train_iter(runner, 4)
+@pytest.mark.parametrize('several', [False, True])
+def test_a_run_stops_after_a_step_of_each_optimizer(monkeypatch, several):
+    """Iterations before which a run would stop, in training and in validation, that is told to stop before each."""
+    weight = torch.zeros(1, requires_grad=True)
+    wrappers = [OptimWrapper(torch.optim.SGD([weight], 0.1), accumulative_counts=n) for n in (3, 2)[: 1 + several]]
+    hook, stopped = PreemptionHook(), {'train': [], 'val': []}
+    hook._earlier, hook._received, hook._common_batches = {signal.SIGTERM: signal.SIG_DFL}, signal.SIGTERM, 9
+    wrapper = OptimWrapperDict(a=wrappers[0], b=wrappers[1]) if several else wrappers[0]
+    runner = SimpleNamespace(optim_wrapper=wrapper, hooks=())
+    for part in wrappers:
+        part.initialize_count_status(torch.nn.Identity(), 0, 7)
+    for runner.iter in range(7):
+        for stage, call in (('train', hook.before_train_iter), ('val', hook.before_val_iter)):
+            monkeypatch.setattr(hook, '_exit', lambda runner, stage=stage: stopped[stage].append(runner.iter))
+            call(runner, 0)
+        for part in wrappers:
+            part.update_params(weight.sum())
+    assert stopped['train'] == stopped['val'] == ([0, 6] if several else [0, 3, 6])
 
 
 def test_before_the_first_iteration_there_is_nothing_to_save(stopping):

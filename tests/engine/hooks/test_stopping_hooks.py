@@ -2,7 +2,6 @@
 
 import ast
 import re
-import signal
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -10,13 +9,12 @@ import pytest
 import torch
 from mmengine.dataset import DefaultSampler, InfiniteSampler
 from mmengine.model import BaseModel, BaseTTAModel
-from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.structures import BaseDataElement
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.utils.data import DataLoader
 
-from mmattn.engine import CheckpointKeysHook, InvalidLossHook, PreemptionHook
+from mmattn.engine import CheckpointKeysHook, InvalidLossHook
 from mmattn.layers import BilateralCrissCrossAttention
 
 from ...forked_tools import tool
@@ -32,26 +30,6 @@ class Net(BaseModel):
 
     def forward(self, inputs, data_samples=None, mode='tensor'):
         raise NotImplementedError
-
-
-@pytest.mark.parametrize('several', [False, True])
-def test_a_signal_waits_for_accumulated_gradients(monkeypatch, several):
-    """Iterations before which a run would stop that is told to stop before each."""
-    net = Net()
-    wrapper = OptimWrapper(torch.optim.SGD(net.parameters(), 0.1), accumulative_counts=3)
-    other = OptimWrapper(torch.optim.SGD(net.parameters(), 0.1), accumulative_counts=2)
-    wrappers = [wrapper, other] if several else [wrapper]
-    hook, stopped = PreemptionHook(), []
-    hook._earlier, hook._received = {signal.SIGTERM: signal.SIG_DFL}, signal.SIGTERM
-    monkeypatch.setattr(hook, '_exit', lambda runner: stopped.append(runner.iter))
-    runner = SimpleNamespace(optim_wrapper=OptimWrapperDict(a=wrapper, b=other) if several else wrapper)
-    for part in wrappers:
-        part.initialize_count_status(net, 0, 7)
-    for runner.iter in range(7):
-        hook.before_train_iter(runner)
-        for part in wrappers:
-            part.update_params(net.conv(torch.zeros(1, 3, 1, 1)).sum())
-    assert stopped == ([0, 6] if several else [0, 3, 6])
 
 
 class Wrapped(BaseTTAModel):
