@@ -22,7 +22,7 @@ FLAT = [number for point in POINTS for number in point]
 USED, CHANGED, LEFT_OUT = (1, 0, 0), (0, 1, 0), (0, 0, 1)
 
 
-def image(path, seed=0, size=(WIDTH, HEIGHT)):
+def noise(path, seed=0, size=(WIDTH, HEIGHT)):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(np.random.default_rng(seed).integers(0, 255, (*size[::-1], 3), dtype=np.uint8)).save(path)
 
@@ -168,7 +168,7 @@ ROWS = [
 @pytest.fixture
 def folder(tmp_path):
     for seed, name in enumerate('ab'):
-        image(tmp_path / f'export/{name}.png', seed)
+        noise(tmp_path / f'export/{name}.png', seed)
     return tmp_path / 'export'
 
 

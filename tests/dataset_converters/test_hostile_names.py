@@ -3,13 +3,12 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from mmattn.utils.faults import FaultsError
 
 from .conftest import places, scripts
+from .test_annotation_formats import FLAT, coco, noise, yolo
 
 annotations, readers, color_labels, parallel_text = scripts(
     'annotations', 'annotation_readers', 'color_labels', 'parallel_text'
@@ -18,34 +17,20 @@ NAMES = "{{$X:lambda:0|'Kq|Kq'|S}}", 'Kq,__import__("os").system("touch ran"),Kq
 TASKS = 'segmentation', 'detection'
 
 
-def save(path, seed=0):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.random.default_rng(seed).integers(0, 255, (48, 64, 3), dtype=np.uint8)).save(path)
+def with_classes(write):
+    """Write an export with an entry of each of two classes, by the writer of a format."""
 
+    def written(folder, classes, *images):
+        if write is yolo:
+            return yolo(folder, '0 .5 .5 .2 .2', '1 .5 .5 .2 .2', names=json.dumps(dict(names=classes)))
+        categories = [dict(id=label, name=name) for label, name in enumerate(classes)]
+        files = [dict(id=number, file_name=name) for number, name in enumerate(images or ('a.png', 'b.png'))]
+        entries = [
+            dict(category_id=label, segmentation=[FLAT], image_id=i) for label in (0, 1) for i in range(len(files))
+        ]
+        return coco(folder, *entries, categories=categories, images=files)
 
-def coco(folder, classes, images=('a.png', 'b.png')):
-    """Write annotations of COCO, with one box of each class in each of the images."""
-    shape = dict(bbox=[5, 5, 20, 20], area=400, iscrowd=0, segmentation=[[5, 5, 25, 5, 25, 25, 5, 25]])
-    objects = [
-        dict(shape, id=1 + image * len(classes) + label, image_id=image, category_id=label)
-        for image in range(len(images))
-        for label in range(len(classes))
-    ]
-    content = dict(
-        images=[dict(id=number, file_name=name, width=64, height=48) for number, name in enumerate(images)],
-        annotations=objects,
-        categories=[dict(id=label, name=name) for label, name in enumerate(classes)],
-    )
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / 'all.json'
-    path.write_text(json.dumps(content))
-    return path
-
-
-def yolo(folder, classes):
-    (folder / 'data.yaml').write_text(json.dumps(dict(names=classes)))
-    for name in 'ab':
-        (folder / f'{name}.txt').write_text(''.join(f'{label} .5 .5 .2 .2\n' for label in range(len(classes))))
+    return written
 
 
 @pytest.mark.parametrize('task', TASKS)
@@ -53,8 +38,8 @@ def yolo(folder, classes):
 @pytest.mark.parametrize('classes', [NAMES, ('{{', 'x'), ('x', '}}')])
 def test_no_class_of_an_export_is_replaced_in_the_config(fails, tmp_path, task, write, classes):
     for name in 'ab':
-        save(tmp_path / f'export/{name}.png')
-    write(tmp_path / 'export', classes)
+        noise(tmp_path / f'export/{name}.png')
+    with_classes(write)(tmp_path / 'export', classes)
     [fault] = fails(annotations, tmp_path / 'export', '--task', task)
     [place] = places([fault])
     assert Path(place).parent == tmp_path / 'export'
@@ -66,7 +51,7 @@ def test_no_class_of_an_export_is_replaced_in_the_config(fails, tmp_path, task, 
 def test_no_class_of_a_palette_is_replaced_in_the_config(fails, tmp_path, options, from_file):
     for kind in ('images', 'masks'):
         for seed, name in enumerate('ab'):
-            save(tmp_path / f'{kind}/{name}.png', seed)
+            noise(tmp_path / f'{kind}/{name}.png', seed)
     palette = [f'{name}:{number},0,0' for number, name in enumerate(NAMES)]
     if from_file:
         path = tmp_path / 'palette.txt'
@@ -82,8 +67,8 @@ def test_no_class_of_a_palette_is_replaced_in_the_config(fails, tmp_path, option
 def test_nor_is_the_path_of_the_config(command, tmp_path, folder):
     for kind in ('images', 'masks'):
         for seed, name in enumerate('ab'):
-            save(tmp_path / f'{kind}/{name}.png', seed)
-    coco(tmp_path / 'images', 'xy')
+            noise(tmp_path / f'{kind}/{name}.png', seed)
+    with_classes(coco)(tmp_path / 'images', 'xy')
     (tmp_path / 'pairs.tsv').write_text(''.join(f'a {number}\tein {number}\n' for number in range(100)))
     colours = '--masks', tmp_path / 'masks', '--palette', 'x:0,0,0', 'y:255,255,255', '--max-distance', 500
     for module, *arguments in (
@@ -103,19 +88,22 @@ def test_no_image_outside_of_the_folder_is_read(fails, tmp_path, task, name):
     """Nor an image of the folder in its place."""
     name = name.format(tmp_path)
     for place in ('secret.png', 'export_2/a.png', 'export/a.png', 'export/b.png'):
-        save(tmp_path / place)
-    path = coco(tmp_path / 'export', 'xy', ['b.png', name])
+        noise(tmp_path / place)
+    with_classes(coco)(tmp_path / 'export', 'xy', 'b.png', name)
     [fault] = fails(annotations, tmp_path / 'export', '--task', task)
-    assert places([fault]) == [str(path)]
+    assert places([fault]) == [f'{tmp_path}/export/all.json']
     assert name in fault
 
 
 @pytest.mark.parametrize('name', ['../photos/a.png', '{}/photos/a.png', 'x/../../photos/a.png', '/elsewhere/a.png'])
 def test_a_path_to_an_image_of_the_folder_is_read(tmp_path, name):
     """As labelme writes it, and of another machine; also where the folder is a link."""
-    save(tmp_path / 'store/a.png')
+    noise(tmp_path / 'store/a.png')
     (tmp_path / 'photos').symlink_to('store')
-    path = coco(tmp_path / 'labels', 'x', [name.format(tmp_path)])
+    (tmp_path / 'labels').mkdir()
+    files = [dict(id=1, file_name=name.format(tmp_path))]
+    coco(tmp_path / 'labels', images=files)
+    path = tmp_path / 'labels/all.json'
     for images in ('photos', 'store'):
         assert [*readers.read(path, tmp_path / images).pictures] == [tmp_path / images / 'a.png']
     with pytest.raises(FaultsError):

@@ -127,25 +127,6 @@ def test_pixels_indices_and_split(command, release, tmp_path):
     assert leftovers(tmp_path) == [out]
 
 
-def test_a_complete_output_is_left_alone(command, release, tmp_path):
-    command(archive=release.path)
-    before = content(tmp_path)
-    assert command(right=release.path)[::2] == (0, '')  # Without an archive: the index, which is empty, is not asked.
-    assert content(tmp_path) == before
-
-
-def test_another_hash_or_a_mask_of_another_size(command, release, tmp_path):
-    wrong = pack(tmp_path / 'wrong.tar.gz', {})
-    other = pack(tmp_path / ARCHIVE, release.files | {MASK: encoded(np.zeros((23, 21), np.uint8))})
-    for archive, right, names in (
-        (wrong, release.path, (str(wrong), sha256(wrong), sha256(release.path))),
-        (other, other, (Path(IMAGE).name, '(20, 23)', '(21, 23)')),
-    ):
-        message = failure(command(archive=archive, right=right))
-        assert all(name in message for name in names)
-        assert not leftovers(tmp_path)
-
-
 SAMPLES = ['buildings', 'trees']
 
 
@@ -156,22 +137,27 @@ def sample(name, release, wheel):
 
 
 @pytest.mark.parametrize(
-    ('name', 'lost'),
+    ('name', 'fault', 'words'),
     [
-        *((name, share) for name in SAMPLES for share in (0, 0.5, 0.99)),
-        *(('buildings', path) for path in (IMAGE, MASK)),
-        *(('trees', path) for path in ('deepforest/data/OSBS_029.png', 'deepforest/data/SOAP_061.xml', LICENCE)),
+        *((name, share, ['{archive}']) for name in SAMPLES for share in (0, 0.5, 0.99)),
+        ('buildings', {IMAGE: None}, [IMAGE.removeprefix(f'{DATA}/')]),
+        ('buildings', {MASK: None}, [MASK.removeprefix(f'{DATA}/')]),
+        ('buildings', {MASK: encoded(np.zeros((23, 21), np.uint8))}, [Path(IMAGE).name, '(20, 23)', '(21, 23)']),
+        *(('trees', {f'deepforest/data/{name}': None}, [name]) for name in ('OSBS_029.png', 'SOAP_061.xml')),
+        ('trees', {LICENCE: None}, [LICENCE]),
+        *((name, 'another hash', ['{archive}', '{got}', '{expected}']) for name in SAMPLES),
     ],
 )
-def test_an_archive_that_is_cut_or_lacks_a_file(command, sample, tmp_path, name, lost):
-    archive = tmp_path / sample.path.name
-    if isinstance(lost, str):
-        pack(archive, {path: data for path, data in sample.files.items() if path != lost})
-        name_of_fault = lost.removeprefix(f'{DATA}/')
+def test_faults_of_archives(command, sample, tmp_path, name, fault, words):
+    archive, whole = tmp_path / sample.path.name, sample.path.read_bytes()
+    if isinstance(fault, dict):
+        files = sample.files | fault
+        pack(archive, {path: data for path, data in files.items() if data is not None})
     else:
-        archive.write_bytes(sample.path.read_bytes()[: int(lost * sample.path.stat().st_size)])
-        name_of_fault = str(archive)
-    assert name_of_fault in failure(command(archive=archive, name=name))
+        archive.write_bytes(whole + b' ' if isinstance(fault, str) else whole[: int(fault * len(whole))])
+    message = failure(command(archive=archive, right=sample.path if isinstance(fault, str) else ..., name=name))
+    hashes = dict(archive=archive, got=sha256(archive), expected=sha256(sample.path))
+    assert all(word.format(**hashes) in message for word in words)
     assert not leftovers(tmp_path)
 
 
@@ -201,36 +187,29 @@ def test_pip_fetches_into_the_cache(command, sample, tmp_path, name, size, licen
     assert sorted(leftovers(tmp_path)) == [cached, out]
 
     link.unlink()
-    assert 'already complete' in command(right=sample.path, name=name)[1]
+    before = content(out)
+    assert command(right=sample.path, name=name)[::2] == (0, '')  # what is complete is left alone
+    assert content(out) == before
     out.rename(tmp_path / 'first')
     assert command(right=sample.path, name=name)[::2] == (0, '')
     assert content(out).keys() == content(tmp_path / 'first').keys()
 
 
 @pytest.mark.parametrize('name', SAMPLES)
-def test_another_file_on_the_index(command, sample, tmp_path, name):
-    (tmp_path / 'links' / sample.path.name).write_bytes(sample.path.read_bytes())
-    message = failure(command(name=name))
-    assert sample_data.SAMPLES[name].sha256 in message
-    assert sha256(sample.path) in message
-    assert not leftovers(tmp_path)
-
-
-@pytest.mark.one_case
-@pytest.mark.parametrize('name', SAMPLES)
-def test_no_file_on_the_index(command, tmp_path, name):
-    message = failure(command(name=name))
-    assert sample_data.SAMPLES[name].requirement in message
-    assert '--archive' in message
-    assert not leftovers(tmp_path)
-
-
-def test_no_build_tool_on_the_index(command, release, tmp_path):
-    project = release.files[f'{ROOT}/pyproject.toml'].replace(b'[]', b'["hatchling"]')
-    archive = pack(tmp_path / 'links' / ARCHIVE, release.files | {f'{ROOT}/pyproject.toml': project})
-    message = failure(command(right=archive))
-    assert 'hatchling' in message
-    assert '--archive' in message
+@pytest.mark.parametrize('index', ['another file', 'no file', 'no build tool'])
+def test_faults_of_the_index(command, sample, tmp_path, name, index):
+    link, right, words = tmp_path / 'links' / sample.path.name, None, ['--archive']
+    if index == 'another file':
+        link.write_bytes(sample.path.read_bytes())
+        words = [sample_data.SAMPLES[name].sha256, sha256(sample.path)]
+    elif index == 'no file':
+        words.append(sample_data.SAMPLES[name].requirement)
+    elif name == 'buildings':
+        project = sample.files[f'{ROOT}/pyproject.toml'].replace(b'[]', b'["hatchling"]')
+        right = pack(link, sample.files | {f'{ROOT}/pyproject.toml': project})
+        words.append('hatchling')
+    message = failure(command(right=right, name=name))
+    assert all(word in message for word in words)
     assert not leftovers(tmp_path)
 
 

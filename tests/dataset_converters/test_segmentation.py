@@ -1,6 +1,7 @@
 """The choice of images for validation, labels of colours, and the config and the pieces of a data set."""
 
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +95,10 @@ def test_a_config_has_the_classes_the_channels_and_the_crops_of_its_data(
         assert data.metainfo == dict(classes=tuple(names), palette=palette)
         pieces = {True: '.png', False: '.npy'}[plain] if crop is not None and loader == 'train' else '.tif'
         assert data.img_suffix == pieces
+        steps = [step.type for step in data.pipeline]
+        if crop is not None:  # pixels stay as large as they are
+            assert 'Resize' not in ''.join(steps)
+            assert ('RandomCrop' in steps) == (loader == 'train')
         folder = 'val' if loader == 'test' and not test else loader
         assert data.data_prefix == dict(img_path=f'img_dir/{folder}', seg_map_path=f'ann_dir/{folder}')
         loading = [step.channels for step in data.pipeline if 'channels' in step]
@@ -134,7 +139,10 @@ def test_pieces_are_the_image_and_its_labels(tmp_path, suffix, capsys):
     image = tmp_path / f'img_dir/train/sub/a{suffix}'
     Image.fromarray(pixels).save(image) if suffix == '.png' else np.save(image, pixels)
     save_labels(tmp_path / 'ann_dir/train/sub/a.png', labels, [[i, i, 0] for i in range(81)])
+    shutil.copytree(tmp_path / 'img_dir/train', tmp_path / 'img_dir/val')
     cut_images(tmp_path, 2)
+    assert [path.name for path in (tmp_path / 'img_dir/val/sub').iterdir()] == [f'a{suffix}']  # it is not for training
+    shutil.rmtree(tmp_path / 'img_dir/val')
     assert '1 training images are cut into 9 pieces of at most 4×4' in capsys.readouterr().out
     corners = {f'sub/a_{y}_{x}': (y, x) for y in (0, 4, 5) for x in (0, 4, 5)}
     for kind in ('img_dir', 'ann_dir'):
