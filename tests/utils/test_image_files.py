@@ -1,7 +1,5 @@
 """Input images of a command, and the names of what it writes."""
 
-from pathlib import Path
-
 import pytest
 
 from mmattn.utils import image_files
@@ -29,18 +27,6 @@ def test_images_of_a_folder(tmp_path, said):
     assert list_images(str(tmp_path), ['.npy']) == [str(tmp_path / 'data.npy')]
     with pytest.raises(ValueError, match=f'inputs .* no image; got {tmp_path}$'):
         list_images(tmp_path, ['.gif'])
-
-
-def test_images_that_are_named(tmp_path, said):
-    assert list_images('a.txt') == ['a.txt']
-    assert list_images(['b.png', Path('a.png')]) == ['b.png', 'a.png']
-    for wrong in ([], ()):
-        with pytest.raises(ValueError, match='no image'):
-            list_images(wrong)
-    for wrong in (None, b'a.png', ['a.png', b'b.png'], [3]):
-        with pytest.raises(TypeError, match=r'inputs .*(NoneType|bytes|int)$'):
-            list_images(wrong)
-    assert said == []
 
 
 def test_outputs_have_different_names_and_replace_no_input(tmp_path):

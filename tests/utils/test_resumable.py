@@ -8,8 +8,6 @@ import pytest
 
 from mmattn.utils.resumable import OtherRunError, Resumable, progress_path
 
-from ..full_disk import full_disk
-
 SETTINGS = dict(beam=3, input='a')
 PREDICTIONS = {index: dict(text='ä' * index) for index in range(4)}
 
@@ -79,31 +77,12 @@ def test_the_file_is_cut_at_the_first_result_that_is_not_there(path):
     assert reopened(path) == {0: PREDICTIONS[0]}
 
 
-def test_a_file_in_use_is_refused_and_kept(path):
-    before = path.read_bytes()
-    with open(path, 'rb') as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
-        with pytest.raises(BlockingIOError, match='in use'):
-            reopened(path, resume=False)
-    assert path.read_bytes() == before
-
-
 def test_a_disk_without_locks(path, monkeypatch):
     def no_lock(*_):
         raise OSError(errno.ENOLCK, 'No locks available')
 
     monkeypatch.setattr(fcntl, 'flock', no_lock)
     assert len(reopened(path)) == 2
-
-
-def test_a_full_disk_is_named_and_loses_no_finished_prediction(path):
-    """After space was made, the run goes on."""
-    with Resumable(path, SETTINGS) as run:
-        with full_disk(path.stat().st_size + 9), pytest.raises(OSError, match=r'out\.part'):
-            run.add({2: PREDICTIONS[2]})
-        assert run.done == {0: PREDICTIONS[0], 1: PREDICTIONS[1]}
-        run.add({3: PREDICTIONS[3]})
-    assert reopened(path) == {0: PREDICTIONS[0], 1: PREDICTIONS[1], 3: PREDICTIONS[3]}
 
 
 def test_outputs_that_exist(tmp_path):

@@ -171,25 +171,40 @@ def jump(*columns):
     return frames, masks
 
 
-def overlaps(model, frames, masks, **options):
-    followed = [ids for _, ids in ClipSession(model, **options).segment(frames)]
-    return [((ids & mask).sum() / max((ids | mask).sum(), 1)).item() for ids, mask in zip(followed, masks)]
+def numbered(frames, numbers):
+    return [frame._replace(number=number) for frame, number in zip(frames, numbers)]
 
 
-def test_an_object_that_is_out_of_reach_is_found_when_it_was_lost():
-    """It moves by 2 cells, then by 12, which is too far, and is looked for everywhere after the frame without it."""
-    frames, masks = jump(0, 8, 56, 56, 64)
-    assert min(overlaps(build(top_k=3), frames, masks)) > 0.6
-    followed = overlaps(build(top_k=3, radius=4), frames, masks)
-    assert min(followed[:2] + followed[3:]) > 0.6
-    assert followed[2] == 0
+@pytest.mark.parametrize(
+    ('columns', 'numbers', 'options', 'found'),
+    [
+        ((0, 8, 56, 56, 64), range(5), dict(radius=None), '11111'),
+        ((0, 8, 56, 56, 64), range(5), {}, '11011'),  # looked for everywhere after the frame without it
+        ((0, 8, 56), (0, 1, 31), {}, '111'),  # after a gap, too
+        ((0, 8, 56, 64), range(4), {}, '1101'),
+        ((0, 8, 56, 64), range(0, 20, 5), {}, '1101'),  # no gap, whatever the step is
+        ((0, 8, 56, 64), (3, 10, 17, 24), {}, '1101'),
+        ((0, 8, 56, 64), (0, 5, 15, 20), {}, '1111'),  # a larger step is a gap
+        ((0, 56, 64), (0, 10, 15), {}, '101'),  # 10 is the smallest so far
+        ((0, 56, 64), (0, 10, 15), dict(step=5), '111'),
+    ],
+)
+def test_an_object_is_found_within_reach_and_anywhere_after_it_was_lost_or_a_gap(columns, numbers, options, found):
+    """It moves by 2 cells, or by 12, which is too far. Parts, and what an earlier run computed, change nothing."""
+    frames, masks = jump(*columns)
+    frames, step = numbered(frames, numbers), options.get('step')
+    model = build(top_k=3, radius=options.get('radius', 4))
+    whole = [ids for _, ids in ClipSession(model).segment(frames, step=step)]
+    shares = [(ids & mask).sum() / (ids | mask).sum() for ids, mask in zip(whole, masks)]
+    assert [share > 0.6 for share in shares] == [digit == '1' for digit in found]
+    assert [share == 0 for share in shares] == [digit == '0' for digit in found]
+    for seen in (0, 2):
+        known = lambda asked: whole[:seen] if frames[0].number in asked and seen else None  # noqa: B023, E731
+        continued = [ids for _, ids in ClipSession(model, max_frames=2).segment(frames, known, step)]
+        np.testing.assert_array_equal(continued, whole)
 
 
-def test_after_a_gap_an_object_is_looked_for_everywhere():
-    """It moves by 12 cells between frames that are not consecutive, and again between two runs of one session."""
-    frames, masks = jump(0, 8, 56)
-    late = [*frames[:2], frames[2]._replace(number=31)]
-    assert min(overlaps(build(top_k=3, radius=4), late, masks)) > 0.6
+def test_an_object_is_looked_for_everywhere_in_each_run_of_a_session():
     session = ClipSession(build(top_k=3, radius=4), references='nearest')
     frames, masks = jump(56, 64, 72, 8)
     frames[0], frames[3] = frames[0]._replace(mask=None), frames[3]._replace(mask=masks[3])
@@ -199,31 +214,10 @@ def test_after_a_gap_an_object_is_looked_for_everywhere():
     np.testing.assert_array_equal(first, second)
 
 
-def numbered(frames, numbers):
-    return [frame._replace(number=number) for frame, number in zip(frames, numbers)]
-
-
-def test_frame_numbers_in_steps_have_no_gap():
-    """An object that moves too far is not found, whatever the step is. A larger one is a gap."""
-    (frames, masks), model = jump(0, 8, 56, 64), build(top_k=3, radius=4)
-    for numbers in (range(4), range(0, 20, 5), (3, 10, 17, 24)):
-        assert overlaps(model, numbered(frames, numbers), masks)[2] == 0
-    assert min(overlaps(model, numbered(frames, (0, 5, 15, 20)), masks)) > 0.6
-
-    def known(numbers):  # an earlier run computed the first two
-        return masks[:2] if 0 in numbers else None
-
-    late = numbered(frames, (0, 5, 15, 20))
-    found = [ids for _, ids in ClipSession(model, max_frames=2).segment(late, known)]
-    np.testing.assert_array_equal(found[2:], [ids for _, ids in ClipSession(model).segment(late)][2:])
-
-
-def test_a_gap_in_front_of_a_clip_whose_step_is_known(tmp_path):
+def test_the_step_of_a_clip_is_known_from_its_files(tmp_path):
     (frames, masks), model = jump(0, 56, 64), build(top_k=3, radius=4)
     frames = numbered(frames, (0, 10, 15))
     found = [ids for _, ids in ClipSession(model).segment(frames, step=5)]
-    assert (found[1] & masks[1]).sum() > 0.6 * masks[1].sum()
-    assert not overlaps(model, frames, masks)[1]  # 10 is the smallest so far
     for frame in frames:
         path = tmp_path / f'JPEGImages/{frame.number:05}.png'
         path.parent.mkdir(exist_ok=True)
