@@ -77,6 +77,15 @@ def test_the_file_is_cut_at_the_first_result_that_is_not_there(path):
     assert reopened(path) == {0: PREDICTIONS[0]}
 
 
+def test_a_file_in_use_is_refused_and_kept(path):
+    before = path.read_bytes()
+    with open(path, 'rb') as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        with pytest.raises(BlockingIOError, match='in use'):
+            reopened(path, resume=False)
+    assert path.read_bytes() == before
+
+
 def test_a_disk_without_locks(path, monkeypatch):
     def no_lock(*_):
         raise OSError(errno.ENOLCK, 'No locks available')
