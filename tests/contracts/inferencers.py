@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
+from mmseg.models import EncoderDecoder
+from mmseg.registry import TRANSFORMS
 from PIL import Image
 
 from mmattn.language.captioning import CaptionInferencer
@@ -22,6 +24,7 @@ from mmattn.language.translation.inferencer import TranslationInferencer
 from mmattn.language.vqa.inferencer import VQAInferencer
 from mmattn.language.vqa.transforms import read_picture
 from mmattn.segmentation.inferencer import SegmentationInferencer
+from mmattn.utils.channels import as_picture
 from mmattn.utils.paths import config_path
 from mmattn.video.inferencer import VOSInferencer
 from mmattn.video.masks import PALETTE, read_mask, read_palette, write_mask
@@ -51,6 +54,7 @@ class Case:
     metas: tuple = ()  # dataset_meta of a checkpoint that does not fit, and words of the message
     foreign = Config(dict(model=dict(type='mmattn.TokenEmbedding', vocab_size=8, embed_dim=8))), 'TokenEmbedding'
     untrained = False  # weights may be None, for trials
+    same: tuple = ()  # changes of the config that change no result
     tolerance: dict = {}
 
     def work(self, inferencer):
@@ -360,8 +364,28 @@ def write(path, content):
     return path
 
 
+def wrap(kind, **options):
+    """A change of a config: its data set, whose files need not be here, in another one."""
+
+    def change(cfg):
+        dataset = cfg.test_dataloader.dataset
+        inner = dict(datasets=[dataset] * 2) if kind == 'ConcatDataset' else dict(dataset=dataset)
+        cfg.test_dataloader.dataset = dict(type=kind, **inner, **options)
+
+    return change
+
+
+def name_by_classes(cfg):
+    """As in a config in pure Python."""
+    cfg.model.type = EncoderDecoder
+    for step in cfg.test_dataloader.dataset.pipeline:
+        step.type = TRANSFORMS.get(step.type)
+
+
 class Images(Case):
     """Inferencers that write files for image files."""
+
+    same = (wrap('ConcatDataset'), wrap('RepeatDataset', times=2))
 
     bad = (
         (lambda case, ask, folder: ask(folder, folder / 'out'), 'inputs'),  # an empty folder
@@ -379,8 +403,11 @@ class Images(Case):
     def __init__(self, folder):
         self.folder = folder
         self.write(folder)
+        self.items = self.write_images(folder)
+
+    def write_images(self, folder):
         images = segmentation.write_images(folder)
-        self.items = sorted(path for path in images.iterdir() if path.suffix)  # neither hidden nor a folder
+        return sorted(path for path in images.iterdir() if path.suffix)  # neither hidden nor a folder
 
     def run(self, inferencer, out, items=None, **options):
         return inferencer(self.items if items is None else items, out, **options)
@@ -389,6 +416,7 @@ class Images(Case):
 class Segmentation(Images):
     kind, foreign = SegmentationInferencer, (VIDEO, r'mmattn\.SST')
     ways = ({}, dict(batch_size=1, opacity=0.25)), (dict(fuse_conv_bn=True), dict(batch_size=3, opacity=1))
+    same = (*Images.same, name_by_classes)
     meta = dict(classes=segmentation.CLASSES, palette=segmentation.PALETTE)
     bad = (
         *Images.bad,
@@ -403,10 +431,10 @@ class Segmentation(Images):
         (dict(meta, palette=[[0, 0, 300]] * 4), '0 to 255'),
     )
 
-    def write(self, folder):
-        segmentation.config().dump(folder / 'config.py')
+    def write(self, folder, cfg=None):
+        (cfg or segmentation.config()).dump(folder / 'config.py')
         self.config, self.checkpoint = folder / 'config.py', folder / 'model.pth'
-        self.model = segmentation.random_model()
+        self.model = segmentation.random_model(cfg)
         torch.save(dict(meta=dict(dataset_meta=self.meta), state_dict=self.model.state_dict()), self.checkpoint)
 
     def call(self, inferencer, out, items=None, **options):
@@ -427,6 +455,33 @@ class Segmentation(Images):
             labels = segmentation.argmax(self.model, image)
             overlay = (1 - opacity) * image + opacity * np.array(self.meta['palette'])[labels]
             yield dict(name=path.stem, palette=self.meta['palette'], labels=labels, overlay=overlay)
+
+
+class SegmentationOfChannels(Segmentation):
+    """Of 16 bits in four channels, whose axis may be the first; as a picture, three of them are shown."""
+
+    ways = (({}, dict(batch_size=1, opacity=0)), ({}, dict(batch_size=2, opacity=0)))
+
+    def write(self, folder, cfg=None):
+        cfg = segmentation.config()
+        cfg.model.data_preprocessor = dict(type='mmattn.ChannelsPreprocessor', mean=[1e4] * 4, std=[9e3] * 4)
+        cfg.model.backbone.in_channels = 4
+        cfg.test_dataloader.dataset.pipeline[0] = dict(type='mmattn.LoadChannels', channels=4)
+        super().write(folder, cfg)
+
+    def write_images(self, folder):
+        self.pixels = {
+            name: segmentation.blocks(height, 32, 4).astype(np.uint16) * 80 for name, height in (('a', 24), ('b', 2))
+        }
+        np.save(folder / 'a.npy', self.pixels['a'])
+        np.save(folder / 'b.npy', np.moveaxis(self.pixels['b'], -1, 0))
+        return [folder / 'a.npy', folder / 'b.npy']
+
+    def expected(self, batch_size, opacity):
+        for path in self.items:
+            image = self.pixels[path.stem]
+            labels = segmentation.argmax(self.model, image, 1e4, 9e3)
+            yield dict(name=path.stem, palette=self.meta['palette'], labels=labels, overlay=as_picture(image))
 
 
 class Detection(Images):
@@ -556,6 +611,7 @@ INFERENCERS = dict(
     grounding=Phrases,
 )
 OTHER_MODELS = dict(
+    channels=SegmentationOfChannels,
     captions_of_regions=CaptionsOfRegions,
     unitary=QuestionsByUnitary,
     mcan=QuestionsByMCAN,

@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from mmengine.config import Config
 
 import mmattn.detection
 import mmattn.language.captioning
@@ -318,6 +319,15 @@ def test_a_full_disk_is_named_and_loses_no_finished_result(case, inferencer, ran
     assert not [path for path in (tmp_path / 'out').rglob('.*') if path.name != '.lock']  # no temporary file
     assert_same(case.call(inferencer, tmp_path / 'out', **case.parts[1]), expected, dict(rel=0, abs=0))
     assert len(ran) <= 2 * total + 1
+
+
+@each(Images, INFERENCERS)
+def test_configs_that_say_the_same_have_the_same_results(case, inferencer, tmp_path):
+    expected = case.call(inferencer, tmp_path / 'as it is', case.items[:2])
+    for number, change in enumerate(case.same):
+        change(cfg := Config.fromfile(case.config))
+        found = case.call(case.make(cfg), tmp_path / f'{number}', case.items[:2])
+        assert_same(found, expected, dict(rel=0, abs=0))
 
 
 @each(Images)

@@ -12,7 +12,8 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
-from mmseg.registry import MODELS
+from mmseg.models import EncoderDecoder
+from mmseg.registry import MODELS, TRANSFORMS
 from PIL import Image
 
 from mmattn.deployment import load_pt2
@@ -208,6 +209,11 @@ def test_the_metadata_is_that_of_the_config():
     wrapped = deepcopy(cfg)
     wrapped.test_dataloader.dataset = dict(type='ConcatDataset', datasets=[cfg.test_dataloader.dataset] * 2)
     assert describe_network(wrapped, segmentor(cfg)) == about
+    of_classes = deepcopy(cfg)  # as in pure Python
+    of_classes.model.type = EncoderDecoder
+    for step in of_classes.test_dataloader.dataset.pipeline:
+        step.type = TRANSFORMS.get(step.type)
+    assert describe_network(of_classes, segmentor(cfg)) == about
     cfg.model.decode_head.update(out_channels=1, num_classes=2, threshold=0.3)
     cfg.model.data_preprocessor = dict(type='SegDataPreProcessor', test_cfg=dict(size=(90, 80)))
     cfg.model.test_cfg = dict(mode='slide', crop_size=(64, 48), stride=(32, 16))

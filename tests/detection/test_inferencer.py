@@ -62,12 +62,3 @@ def test_a_palette_may_be_shorter_than_the_classes(case, tmp_path):
     cfg.test_dataloader.dataset.metainfo.palette = case.meta['palette'][:1]
     (path,) = case.make(cfg)(case.items[:1], tmp_path / 'out', 0)
     assert max(json.loads(path.read_text())['labels']) > 0
-
-
-def test_the_first_of_several_data_sets_counts(case, tmp_path):
-    """Its files need not be here."""
-    cfg = Config.fromfile(case.config)
-    cfg.test_dataloader.dataset = dict(type='ConcatDataset', datasets=[cfg.test_dataloader.dataset] * 2)
-    (path,) = case.make(cfg)(case.items[:1], tmp_path / 'several')
-    (expected,) = case.make()(case.items[:1], tmp_path / 'one')
-    assert path.read_bytes() == expected.read_bytes()

@@ -13,7 +13,7 @@ from PIL import Image
 
 from mmattn.video import read_mask
 
-from ..engine.test_tools import ROOT, free_port, weights
+from ..engine.test_tools import ROOT, weights
 from ..forked_tools import tool
 from . import clips
 
@@ -96,12 +96,6 @@ def test_testing_writes_masks_scores_and_pictures(trained, run, tiny_data, tmp_p
     assert [path.relative_to(tmp_path / 'shown').as_posix() for path in pictures] == sorted(names + strips)
     with Image.open(pictures[0]) as picture:
         assert picture.size == (2 * clips.SIZE[1], clips.SIZE[0])  # truth and prediction
-
-
-def test_two_processes_train(run, tmp_path):
-    """What two score, test_metric compares."""
-    options, alone = ['--cfg-options', *MODEL, *LOADERS, *TRAIN], dict(CUDA_VISIBLE_DEVICES='', PORT=free_port())
-    assert len(losses(run(*tool('dist_train.sh', DAVIS, 2, '--work-dir', tmp_path, *options), **alone))) == 4
 
 
 def test_youtube_vos_is_written_as_the_server_takes_it(run, tiny_data, tmp_path):
