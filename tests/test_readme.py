@@ -12,11 +12,14 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import DATASETS, METRICS, MODELS, init_default_scope
 
+import mmattn.language.layers
 import mmattn.layers
 import mmattn.ops
 from mmattn import registry
 from mmattn.engine import load_config
 from mmattn.language.captioning.annotations import read_annotations
+from mmattn.layers.positions import POSITIONS, Positions
+from mmattn.layers.window_position import PADDINGS, SMOOTHINGS
 
 from . import tiny_data
 from .forked_tools import run_command, tool
@@ -250,3 +253,16 @@ def test_components_lists_what_is_registered_and_what_is_public():
     assert not new | gone, f'docs/components.md: add {sorted(new)}, remove {sorted(gone)}'
     assert not [name for name in functions if f'`{name}`' not in text]
     assert not [name for name in mmattn.ops.__all__ if not re.search(rf'\b{name}`', text)]
+
+
+def test_components_lists_the_options_of_positions_with_their_values_and_defaults():
+    table = (ROOT / 'docs/components.md').read_text(encoding='utf-8').partition('| argument |')[2].partition('\n\n')[0]
+    rows = [[cell.strip() for cell in line[1:-1].split(' |')] for line in table.splitlines()[2:]]
+    listed = {name.strip('`'): cells for name, _, *cells in rows}
+    assert listed.keys() == {'position', 'zero_init', *Positions.position_options}
+    for name, choices in (('position', POSITIONS), ('padding', PADDINGS), ('smoothing', SMOOTHINGS)):
+        assert sorted(re.findall("'(\\w+)'", listed[name][0])) == sorted(choices)
+    layers = mmattn.layers.BilateralNonLocal2d, mmattn.language.layers.BilateralMultiheadAttention
+    for column, layer in enumerate(layers, 1):
+        for name, default in layer.position_options.items():
+            assert listed[name][column].strip('`') == repr(default)
