@@ -24,7 +24,7 @@ LETTERS = re.compile('TTTT|[NED](?=[-_h]|$)')
 def read_table():
     """Return the rows of the changelog's table: former part of the name, part now, options."""
     changelog = (Path(__file__).parents[2] / 'CHANGELOG.md').read_text(encoding='utf-8')
-    section = changelog.partition('#### Configs that are options now')[2].partition('\n#')[0]
+    section = changelog.partition('### Configs that are options now')[2].partition('\n#')[0]
     return [line.strip('| ').split(' | ') for line in section.splitlines() if line.startswith('| ')][1:]
 
 
