@@ -30,11 +30,11 @@ from mmattn.video.inferencer import VOSInferencer
 from mmattn.video.masks import PALETTE, read_mask, read_palette, write_mask
 from mmattn.video.session import ClipSession
 
+from .. import tiny_segmentors as segmentation
 from ..language import files
 from ..language.captioning import tiny_models
 from ..language.translation import conftest as translation
 from ..language.vqa import asking
-from ..segmentation import test_inferencer as segmentation
 from ..tiny_detectors import PIPELINE, detector
 from ..video import clips
 from ..video.conftest import write_small_sst

@@ -22,7 +22,7 @@ from ..full_disk import full_disk
 from ..language.files import STORED, edit_store
 from ..language.interruption import in_double
 from ..requirements import requires
-from ..segmentation.test_inferencer import spoil
+from ..tiny_segmentors import spoil
 from .inferencers import INFERENCERS, OTHER_MODELS, Images, Regions, Sentences
 
 CASES = INFERENCERS | OTHER_MODELS

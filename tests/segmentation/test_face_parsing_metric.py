@@ -20,7 +20,7 @@ from PIL import Image
 from mmattn.segmentation.face_parsing import metric as metric_module
 from mmattn.segmentation.face_parsing.metric import FaceParsingMetric
 
-from .. import tiny_data
+from .. import tiny_data, tiny_segmentors
 from ..full_disk import full_disk
 
 ROOT = Path(__file__).parents[2]
@@ -189,15 +189,9 @@ def test_predictions_without_ground_truth(tmp_path, reduce_zero_label):
 def config(folder, name):
     """A tiny model on tiny images, scored by the metric."""
     cfg = Config.fromfile(ROOT / 'configs/bi_cc/bi-cc_r18-d8-half_1xb8-50_buildings-256x256.py')
-    cfg.model = dict(
-        type='EncoderDecoder',
-        data_preprocessor=dict(type='SegDataPreProcessor', size=(32, 32), seg_pad_val=255),
-        backbone=dict(type='ResNet', depth=18, base_channels=8, norm_cfg=dict(type='BN')),
-        decode_head=dict(
-            type='FCNHead', num_convs=0, concat_input=False, in_channels=64, in_index=3, channels=64, num_classes=2
-        ),
-        test_cfg=dict(mode='whole'),
-    )
+    cfg.model = tiny_segmentors.config('BN').model
+    cfg.model.data_preprocessor.update(size=(32, 32), seg_pad_val=255)
+    cfg.model.decode_head.update(num_classes=2)
     cfg.train_dataloader.update(num_workers=0, persistent_workers=False, batch_size=2)
     cfg.train_dataloader.dataset.pipeline[3].crop_size = (32, 32)
     cfg.train_cfg.update(max_iters=1, val_interval=1)
