@@ -1,6 +1,5 @@
 """The file of finished predictions: a run continues after any stop, and no other run, process or file is mistaken."""
 
-import errno
 import fcntl
 import os
 
@@ -84,14 +83,6 @@ def test_a_file_in_use_is_refused_and_kept(path):
         with pytest.raises(BlockingIOError, match='in use'):
             reopened(path, resume=False)
     assert path.read_bytes() == before
-
-
-def test_a_disk_without_locks(path, monkeypatch):
-    def no_lock(*_):
-        raise OSError(errno.ENOLCK, 'No locks available')
-
-    monkeypatch.setattr(fcntl, 'flock', no_lock)
-    assert len(reopened(path)) == 2
 
 
 def test_outputs_that_exist(tmp_path):

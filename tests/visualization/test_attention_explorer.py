@@ -162,15 +162,6 @@ def test_by_default_a_page_has_24_queries_along_the_longer_side_in_4_mib(capsys)
     assert capsys.readouterr().out == ''
 
 
-def test_the_progress_of_each_page_is_shown(capsys):
-    """Of a trial page, and of the page itself."""
-    page_of([noisy(2), noisy(3)], grid=6, show_progress=True)
-    trial, page = capsys.readouterr().out.splitlines()
-    for line, queries in ((trial, '4×3'), (page, '6×5')):
-        assert line.startswith(f'{queries} queries')
-        assert '100%' in line
-
-
 def test_a_large_image_is_made_smaller():
     image = np.zeros((1500, 3000, 3), np.uint8)
     run = layer_run(BilateralNonLocal2d(8))
