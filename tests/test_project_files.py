@@ -6,7 +6,6 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
 import yaml
 
 import mmattn
@@ -91,20 +90,6 @@ def test_ci_runs_each_test_once_and_sets_aside_what_changes_them(tmp_path):
     assert f'UV_CONFIG_FILE={config}/uv/uv.toml' in lines
 
 
-@pytest.mark.parametrize(('option', 'code'), [('--help', 0), ('--al', 2)])
-def test_ci_prints_its_usage(option, code):
-    done = subprocess.run(['bash', ROOT / '.ci/run', option], capture_output=True, text=True)
-    assert done.returncode == code
-    assert '--commands' in (done.stderr if code else done.stdout)
-
-
-def test_reports_come_with_the_environment():
-    form = read('.github/ISSUE_TEMPLATE/bug.yml')
-    assert {'name', 'description', 'body'} == set(form)
-    required = [field['attributes'] for field in form['body'] if field.get('validations', {}).get('required')]
-    assert any('python -m mmattn.utils.collect_env' in field['description'] for field in required)
-
-
 def test_hooks_before_a_commit_are_the_linters_of_the_tests():
     (repository,) = read('.pre-commit-config.yaml')['repos']
     linters = re.findall(
@@ -122,12 +107,6 @@ def test_both_files_make_the_same_image_on_their_bases():
     assert re.search(r'^FROM debian:bookworm-\d{8}-slim\nENV MMATTN_ACCELERATOR=cpu$', of_cpu, re.MULTILINE)
     assert re.search(r'^FROM nvidia/cuda:[\d.]+-devel-\S+\nENV MMATTN_ACCELERATOR=cuda ', of_cuda, re.MULTILINE)
     assert re.search(r'image\.version="(.+?)"', steps).group(1) == mmattn.__version__
-
-
-def test_code_is_copied_after_mmcv_is_built():
-    instructions = re.findall(r'^(?:COPY (.+)|RUN .*?(\w+\.sh).*)$', CPU, re.MULTILINE)
-    environment = 'tools/environment/ tools/environment/'
-    assert instructions == [(environment, ''), ('', 'dependencies.sh'), ('. .', ''), ('', 'setup.sh')]
 
 
 def test_nothing_that_git_ignores_travels():

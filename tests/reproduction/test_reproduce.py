@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -167,65 +168,63 @@ def test_the_best_checkpoint_is_tested_if_the_training_saves_it(tmp_path):
             assert reproduce.chosen(tmp_path, cfg, last) == (expected if saves else last)
 
 
-def test_a_stage_that_is_another_row_is_trained_once(tmp_path, monkeypatch):
+@pytest.fixture
+def tools(monkeypatch):
+    """In place of the tools: notes name, folder, checkpoint and words of each call, and leaves files as it would."""
+    calls = []
+
+    def call(run, jobs, name, config, *arguments):
+        training = name == 'train.py'
+        folder = run.folder if training else Path(arguments[2])
+        words = [str(word) for word in arguments]
+        calls.append(SimpleNamespace(tool=name, folder=run.folder.name, checkpoint=arguments[0], words=words))
+        log = folder / 'time' / ('vis_data/scalars.json' if training else 'metrics.json')
+        log.parent.mkdir(parents=True, exist_ok=True)
+        scores = {'JF': 0.5, 'CIDEr-D': 40.0, 'accuracy': 1.0}
+        lines = [dict(scores, **line, step=step) for step in (2, 10) for line in (dict(loss=1.0, time=0.1), {})]
+        log.write_text('\n'.join(map(json.dumps, lines if training else [scores])) + '\n')
+        if '--out' in words:
+            (folder / 'scores.json').write_text('{"clip": [1, 2]}')
+        for name in ('iter_2', 'epoch_2', 'epoch_10', 'best_CIDEr-D_epoch_1') if training else ():
+            torch.save({}, folder / f'{name}.pth')
+        time.sleep(0.05 * training)  # another one may start meanwhile
+
+    monkeypatch.setattr(runs, 'call', call)
+    return calls
+
+
+def test_a_stage_that_is_another_row_is_trained_once(tools, tmp_path, monkeypatch):
     """Two runs at once: self-critical training waits for the row whose checkpoint it starts from."""
+    monkeypatch.setattr(reproduce, 'read_samples', lambda *_: {})
     methods = plan(read_tables()['flickr8k'], Protocol(), None, ['NG-SAN*'])
     write_configs(methods, tmp_path / 'configs', [])
-    trained = []
-
-    def train(run, jobs, tool, config, *arguments):
-        trained.append((run.folder.name, [text for text in run.options if text.startswith('load_from')]))
-        run.folder.mkdir(exist_ok=True)
-        time.sleep(0.05)
-        for name in ('epoch_2.pth', 'epoch_10.pth', 'best_CIDEr-D_epoch_1.pth'):
-            torch.save({}, run.folder / name)
-
-    monkeypatch.setattr(runs, 'call', train)
-    monkeypatch.setattr(runs, 'scalars', lambda folder: [[dict(step=2), dict(step=10)]])  # validations
-    monkeypatch.setattr(reproduce, 'scores', lambda *_, **__: {'CIDEr-D': 40.0})
-    monkeypatch.setattr(reproduce, 'scalars', lambda folder: [[dict(loss=1.0, time=0.1, memory=5.0)]])
-    monkeypatch.setattr(reproduce, 'read_samples', lambda *_: {})
-    store = Store(tmp_path / 'results.json')
-    results = reproduce.train_all(methods, [3], Machine(jobs=4), store)
-    assert [result.metrics for result in results.values()] == [{'CIDEr-D': 40.0}] * len(methods)
+    reproduce.train_all(methods, [3], Machine(jobs=4), Store(tmp_path / 'results.json'))
     first = 'ng-san_small_1xb10-10e_flickr8k_seed-3'
     second = ('ng-san_small_1xb10-scst-2e_flickr8k_seed-3', [f'load_from={tmp_path / first}/best_CIDEr-D_epoch_1.pth'])
     names = ('torch_small', 'san_small', 'ng-san_small')
+    trained = [
+        (each.folder, [x for x in each.words if x.startswith('load_from')]) for each in tools if each.tool == 'train.py'
+    ]
     assert sorted(trained) == sorted([*((f'{name}_1xb10-10e_flickr8k_seed-3', []) for name in names), second])
 
 
 @pytest.mark.parametrize(('by_unit', 'tests'), [(False, 2), (True, 6)])
-def test_rows_that_differ_in_their_test_alone_are_trained_once(by_unit, tests, data, tmp_path, monkeypatch):
+def test_rows_that_differ_in_their_test_alone_are_trained_once(by_unit, tests, data, tools, tmp_path):
     """Sparse and dense evaluation of one network, in both stages; each has its own test, and scores by clip."""
     protocol, source = Protocol('davis_2017', 2, small=True), read_data('davis_2017', data['davis_2017'])
     methods = plan(read_tables()['5.4'], protocol, source)
     write_configs(methods, tmp_path / 'configs', [])
-    trained, tested = [], []
-
-    def tool(run, jobs, name, config, *arguments):
-        if name == 'train.py':
-            trained.append(run.folder.name)
-            run.folder.mkdir(exist_ok=True)
-            torch.save({}, run.folder / 'iter_2.pth')
-            log = run.folder / 'time/vis_data/scalars.json'
-        else:
-            tested.append((run.folder.name, arguments[0].parent.name))
-            assert arguments[0].name == 'iter_2.pth'
-            log = Path(arguments[2], 'time/metrics.json')
-            if '--out' in arguments:
-                Path(arguments[2], 'scores.json').write_text('{"clip": [1, 2]}')
-        log.parent.mkdir(parents=True)
-        log.write_text('{"loss": 1, "time": 1, "step": 2, "JF": 0.5}\n')
-
-    monkeypatch.setattr(runs, 'call', tool)
     store = Store(tmp_path / 'results.json')
     results = reproduce.train_all(methods, [0], Machine(jobs=2), store, by_unit)
     assert {name for name, _ in results} == {method.name for method in methods}
     assert all(dict(result.samples) == (dict(clip=[1, 2]) if by_unit else {}) for result in results.values())
     assert len(methods) == 6
+    trained = [each.folder for each in tools if each.tool == 'train.py']
     assert len(trained) == len({*trained}) == 4
-    own = {(method.paths[-1].stem, method.trainings[-1].stem) for method in methods}
-    assert {*tested} <= {(f'{name}_seed-0', f'{training}_seed-0') for name, training in own}
+    own = {(f'{method.paths[-1].stem}_seed-0', f'{method.trainings[-1].stem}_seed-0') for method in methods}
+    tested = [(each.folder, each.checkpoint.parent.name) for each in tools if each.tool == 'test.py']
+    assert {*tested} <= own
+    assert {each.checkpoint.name for each in tools if each.tool == 'test.py'} == {'iter_2.pth'}
     assert len(tested) == tests  # without scores of clips, the log of the trained rows has the test
 
 
@@ -242,21 +241,12 @@ def test_trainings_are_shared_in_every_stage(table, pairs, trainings, tmp_path):
     assert len({path for method in methods for path in method.trainings}) == trainings
 
 
-def test_a_test_without_scores_of_its_samples_is_repeated_for_them(tmp_path, monkeypatch):
+def test_a_test_without_scores_of_its_samples_is_repeated_for_them(tools, tmp_path):
     run = runs.Run('CC', 0, tmp_path / 'cc.py', tmp_path / 'cc_seed-0')
-    folder, called = runs.test_folder(run), []
-
-    def tool(_, __, ___, *command):
-        called.append(command)
-        (folder / 'time').mkdir(parents=True, exist_ok=True)
-        (folder / 'time/metrics.json').write_text('{"accuracy": 1}')
-        if '--out' in command:
-            (folder / 'scores.json').write_text('{}')
-
-    monkeypatch.setattr(runs, 'call', tool)
     for files in (False, False, True, True):
-        assert runs.test(run, 1, tmp_path / 'last.pth', folder, files=files) == dict(accuracy=1)
-    assert ['--out' in command for command in called] == [False, True]
+        found = runs.test(run, 1, tmp_path / 'last.pth', runs.test_folder(run), files=files)
+        assert found['accuracy'] == 1
+    assert ['--out' in each.words for each in tools] == [False, True]
 
 
 class Recorder:
