@@ -3,6 +3,7 @@
 import gc
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -121,8 +122,10 @@ def test_forms_of_a_config(tmp_path, name, text):
     assert load_config(tmp_path / name).model.type == 'FCN'
 
 
-# What a tool is told, its exit code, and what the error names. {image} is of the data, {trained} a checkpoint, {cut}
-# lacks its end, {other} a weight. Nobody can write to /proc/self.
+SST = ROOT / 'configs/sst/sst-grid_r18-d8-half_1xb4-400_davis-240p.py'
+# What a tool is told, its exit code, and what the error names. {trained} is a checkpoint, {cut} lacks its end, {other}
+# a weight. {data} and {davis} are copies, {link} leads to one's images, and a.png has two other names. Nobody can write
+# to /proc/self.
 ERRORS = [
     ('train.py {config} --launcher slurm', 1, 'slurm_train'),
     ('train.py {config} --launcher mpi', 1, 'mpirun'),
@@ -140,21 +143,30 @@ ERRORS = [
     ('test.py {config} x.pth --tta --cfg-options tta_model=None', 1, 'tta_model'),
     ('test.py {config} x.pth --show', 1, '--show-dir'),
     ('test.py {config} {trained} --work-dir . --out /proc/self/x', 1, '/proc/self'),
+    ('test.py {config} {trained} --out {data}/ann_dir/val', 1, '{data}'),
+    ('test.py {config} {trained} --out {data}/img_dir/train', 1, '{data}'),  # of the training
+    ('test.py {config} {trained} --show-dir {link}/val', 1, '{data}'),
+    ('test.py {config} {trained} --cfg-options test_evaluator.output_dir={data}/ann_dir/val', 1, '{data}'),
+    # The data set knows its masks, not the config: the run has begun.
+    ('test.py {sst} {trained} --work-dir {elsewhere} --out {davis}/Annotations/240p', 1, '{davis}'),
     ('translation_demo.py {config} absent.pth absent.en --out out.de', 1, 'absent'),
     ('analysis_tools/browse_dataset.py {config}', 1, '--output-dir'),
     ('analysis_tools/browse_dataset.py {config} --not-show', 2, '--output-dir'),
     ('analysis_tools/browse_dataset.py {config} --number -1', 2, '--number .* -1'),
     ('analysis_tools/browse_dataset.py {config} --output-dir /proc/self/x', 1, '/proc/self'),
+    ('analysis_tools/browse_dataset.py {config} --not-show --output-dir {data}/img_dir/train/new', 1, '{data}'),
     ('analysis_tools/get_flops.py {root}/configs/sst', 1, r'sst/metafile\.yml'),
     ('analysis_tools/get_flops.py {root}/configs/_base_/schedules/adamw_160.py --shape 64', 1, 'model'),
     ('analysis_tools/get_flops.py {config} --shape 0 64', 2, 'shape.*0'),
     ('analysis_tools/majority_baseline.py {config} --result x.json', 2, '--result'),
     ('analysis_tools/majority_baseline.py {config} --result x={config}', 1, f'--result.* {CONFIG}'),
     ('analysis_tools/majority_baseline.py {config} --out /proc/self/x.md', 1, '/proc/self'),
+    ('analysis_tools/majority_baseline.py {config} --result x=a.png --out hard.png', 1, r'a\.png'),
     ('deployment/export.py {config} absent.pth --out m.onnx', 1, r'absent\.pth'),
     ('misc/publish_model.py absent.pth out.pth', 1, r'absent\.pth'),
     ('misc/publish_model.py {trained} /proc/self/x.pth', 1, '/proc/self'),
     ('visualization/attention_maps.py {config} absent.pth absent.jpg --query 1,1', 1, 'absent'),
+    ('visualization/attention_maps.py {config} x.pth a.png --query 1,1 --out a.png', 1, r'a\.png'),
     ('visualization/attention_maps.py {config} x.pth x.png --query 1,1 --threshold 2', 1, r'--threshold .* 2\.0'),
     ('visualization/attention_maps.py {config} {trained} {image} --query 1,1 --out q.xyz', 1, r'q\.xyz'),
     (
@@ -164,6 +176,7 @@ ERRORS = [
     ),
     ('visualization/attention_maps.py {config} {other} {image} --query 1,1 --out q.png', 1, r'decode_head\.conv_seg'),
     ('visualization/attention_maps.py {config} {trained} i.png --query 1,1 --out /proc/self/x.png', 1, '/proc/self'),
+    ('visualization/attention_explorer.py {config} x.pth a.png --out soft.png', 1, r'a\.png'),
     ('visualization/attention_explorer.py {config} {trained} i.png --out /proc/self/x.html', 1, '/proc/self'),
 ]
 REQUIRED = {'deployment/export.py': requires('onnx', 'onnxscript')}
@@ -172,16 +185,26 @@ REQUIRED = {'deployment/export.py': requires('onnx', 'onnxscript')}
 def marks(command):
     """By default what is refused by the options; by the files, end to end."""
     own = [REQUIRED[name] for name in command.split()[:1] if name in REQUIRED]
-    return [*own, pytest.mark.e2e] if re.search('trained|cut|other|/proc', command) else own
+    return [*own, pytest.mark.e2e] if re.search('trained|cut|other|/proc|{data}', command) else own
 
 
 @pytest.fixture
 def files(request, tiny_data, tmp_path, monkeypatch):
-    """The files that an error is about; of a training those that the case needs."""
+    """The files that an error is about; of a training and of data those that the case needs."""
     monkeypatch.chdir(tmp_path)  # where work dirs would be
-    files = dict(config=CONFIG, root=ROOT, image=f'{tiny_data["BUILDINGS_ROOT"]}/img_dir/val/tile_0.png')
-    if re.search('{(trained|cut|other)}', request.getfixturevalue('command')):
-        files.update({name: tmp_path / f'{name}.pth' for name in ('cut', 'other')})
+    command, names = request.getfixturevalue('command'), dict(data='BUILDINGS_ROOT', davis='DAVIS_240P_ROOT')
+    files = dict(config=CONFIG, sst=SST, root=ROOT, image=f'{tiny_data["BUILDINGS_ROOT"]}/img_dir/val/tile_0.png')
+    files.update({name: tmp_path / name for name in (*names, 'link')}, env={}, elsewhere=f'{tmp_path}-elsewhere')
+    files.update({name: tmp_path / f'{name}.pth' for name in ('cut', 'other')})
+    Path('a.png').write_bytes(b'content')
+    os.symlink('a.png', 'soft.png')
+    os.link('a.png', 'hard.png')
+    for name, variable in names.items():
+        if f'{{{name}}}' in command or (name == 'data' and '{link}' in command):
+            shutil.copytree(tiny_data[variable], files[name])
+            files['env'][variable] = str(files[name])
+    files['link'].symlink_to(files['data'] / 'img_dir')
+    if re.search('{(trained|cut|other)}', command):
         files['trained'] = request.getfixturevalue('trained')[0] / 'iter_2.pth'
         files['cut'].write_bytes(files['trained'].read_bytes()[:-100])
         checkpoint = torch.load(files['trained'], weights_only=False)
@@ -190,15 +213,19 @@ def files(request, tiny_data, tmp_path, monkeypatch):
     return files
 
 
+def contents(folder):
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob('*')}
+
+
 @pytest.mark.parametrize(
     ('command', 'code', 'names'), [pytest.param(*row, marks=marks(row[0]), id=row[0]) for row in ERRORS]
 )
 def test_a_tool_ends_with_one_message_and_writes_nothing(attempt, files, tmp_path, command, code, names):
-    before = {*tmp_path.rglob('*')}
+    before = contents(tmp_path)
     small = ['--cfg-options', *SMALL] if '{image}' in command else []
-    done = attempt(*tool(*command.format(**files).split()), *small, MPLBACKEND='agg')
-    assert re.search(names, fails(done, code)), done.stderr
-    assert {*tmp_path.rglob('*')} == before
+    done = attempt(*tool(*command.format(**files).split()), *small, MPLBACKEND='agg', **files['env'])
+    assert re.search(names.format(**files), fails(done, code)), done.stderr
+    assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize('count', ['two', '0', '-1', '1.5'])

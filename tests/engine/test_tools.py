@@ -24,7 +24,6 @@ from ..tiny_data import SIZE
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / 'configs/bi_cc/bi-cc_r18-d8-half_1xb8-50_buildings-256x256.py'
-SST = ROOT / 'configs/sst/sst-grid_r18-d8-half_1xb4-400_davis-240p.py'
 SMALL = [
     'train_dataloader.batch_size=2',
     'train_dataloader.num_workers=0',
@@ -336,50 +335,6 @@ def test_browse_dataset_draws_evaluation_images_at_their_size(run, tmp_path):
         pictures = sorted((tmp_path / name).iterdir())
         assert len(pictures) == 2
         assert all(Image.open(picture).size == SIZE for picture in pictures)
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize(
-    ('name', 'options', 'folder'),
-    [
-        ('test.py', '--out {0}/ann_dir/val', 'BUILDINGS_ROOT'),
-        ('test.py', '--show-dir {1}/val', 'BUILDINGS_ROOT'),  # images through a link
-        ('test.py', '--out {0}/img_dir/train', 'BUILDINGS_ROOT'),  # images of the training
-        ('test.py', '--cfg-options test_evaluator.output_dir={0}/ann_dir/val', 'BUILDINGS_ROOT'),
-        ('test.py', '--out {0}/Annotations/240p', 'DAVIS_240P_ROOT'),  # not in the config: the data set knows it
-        ('analysis_tools/browse_dataset.py', '--not-show --output-dir {0}/img_dir/train/new', 'BUILDINGS_ROOT'),
-    ],
-)
-def test_outputs_never_replace_the_data(attempt, trained, tiny_data, tmp_path, name, options, folder):
-    data = tmp_path / 'data'
-    shutil.copytree(tiny_data[folder], data)
-    (tmp_path / 'link').symlink_to(data / 'img_dir')
-    before = {path: path.read_bytes() for path in data.rglob('*') if path.is_file()}
-    config = CONFIG if folder == 'BUILDINGS_ROOT' else SST
-    command = [config, trained[0] / 'iter_2.pth', '--work-dir', tmp_path / 'work'] if name == 'test.py' else [config]
-    done = attempt(*tool(name, *command, *options.format(data, tmp_path / 'link').split()), **{folder: str(data)})
-    assert done.returncode == 1
-    assert f'would replace an input, {data}' in done.stderr
-    assert before == {path: path.read_bytes() for path in data.rglob('*') if path.is_file()}
-
-
-@pytest.mark.parametrize(
-    ('name', 'flags', 'link'),
-    [
-        ('visualization/attention_maps.py', 'x.pth a.png --query 1,1 --out', None),
-        ('visualization/attention_explorer.py', 'x.pth a.png --out', os.symlink),
-        ('analysis_tools/majority_baseline.py', '--result x=a.png --out', os.link),
-    ],
-)
-def test_a_file_that_is_read_is_not_replaced(tmp_path, monkeypatch, name, flags, link):
-    monkeypatch.chdir(tmp_path)
-    Path('a.png').write_bytes(b'content')
-    if link is not None:
-        link('a.png', 'link.png')
-    done = run_command(tool(name, CONFIG, *flags.split(), 'a.png' if link is None else 'link.png'))
-    assert done.returncode == 1
-    assert 'would replace an input, a.png' in done.stderr
-    assert Path('a.png').read_bytes() == b'content'
 
 
 def test_a_published_model_has_weights_and_what_describes_it(tmp_path):
