@@ -1,7 +1,6 @@
 """What the command lines share: one message an error, the exit code, output in any encoding, quiet imports."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,19 +40,6 @@ def test_an_error_is_one_message_and_a_code(fail):
     said = f'tool.py: error: /nowhere/file: No such file or directory\n{HINT}'
     assert fail('open("/nowhere/file")') == (1, '', said)
     assert fail('import argparse; argparse.ArgumentParser("x").error("y")') == (2, '', 'usage: x [-h]\nx: error: y\n')
-
-
-@pytest.mark.slow
-def test_the_variable_and_errors_that_no_user_causes_show_the_traceback(fail):
-    for body, env, last in (
-        ('raise ValueError("too small")', dict(MMATTN_DEBUG='1'), 'ValueError: too small$'),
-        ('return [][3]', {}, r'tool.py: error: IndexError: .*tool.py:3\)$'),
-    ):
-        code, _, said = fail(body, **env)
-        assert code == 1
-        assert 'Traceback (most recent call last)' in said
-        assert re.match(last, said.splitlines()[-1])
-    assert 'Traceback' not in fail('raise ValueError("too small")', MMATTN_DEBUG='0')[2]
 
 
 @pytest.mark.slow

@@ -15,6 +15,8 @@ from ..support.releases import clip, davis, frame, squares, youtube_vos  # noqa:
 
 DAVIS = real_data('davis_240p')
 TEST = [LoadGivenMasks(), PackClip()]
+# Of the clip ``root``: its length, and the frame where object 9 begins.
+LENGTH, LATE = 24, 20
 
 
 def write_video(path, images, rate=12.5, codec='mp4v'):

@@ -12,6 +12,8 @@ from torch import nn
 from mmattn.registry import MODELS
 from mmattn.video import clip_readers
 
+from . import clips
+
 CONFIG = Path(__file__).parents[2] / 'configs/sst/sst-grid_r18-d8-half_1xb4-400_davis-240p.py'
 SMALL = {
     'model.backbone.base_channels': 4,
@@ -61,3 +63,12 @@ def held_frames(monkeypatch):
 
     monkeypatch.setattr(clip_readers, 'read_frame', counted)
     return lambda: sum(reference() is not None for reference in references)
+
+
+@pytest.fixture(scope='session')
+def root(tmp_path_factory):
+    """A clip in the layout of the data sets: objects 1 and 5 from the first frame, 9 from frame ``LATE`` on."""
+    path = tmp_path_factory.mktemp('clip')
+    masks = [clips.squares(p, *((1, 5) if p < clips.LATE else (1, 5, 9))) for p in range(clips.LENGTH)]
+    clips.clip(path, '', masks, masked=(0, clips.LATE))
+    return path

@@ -23,18 +23,7 @@ from mmattn.video.session import ClipSession, Frame
 
 from ..full_disk import full_disk
 from . import clips
-from .clips import SIZE, squares, video_frames, write_video
-
-LENGTH = 24
-LATE = 20  # the frame where object 9 begins
-
-
-@pytest.fixture(scope='module')
-def root(tmp_path_factory):
-    """A clip in the layout of the data sets: objects 1 and 5 from the first frame, 9 from frame ``LATE`` on."""
-    path = tmp_path_factory.mktemp('clip')
-    clips.clip(path, '', [squares(p, *((1, 5) if p < LATE else (1, 5, 9))) for p in range(LENGTH)], masked=(0, LATE))
-    return path
+from .clips import LATE, LENGTH, SIZE, squares, video_frames, write_video
 
 
 @pytest.fixture(scope='module')

@@ -20,18 +20,10 @@ from mmattn.video.masks import read_mask, write_mask
 
 from ..forked_tools import run_command, tool
 from . import clips
-from .clips import squares, write_video
+from .clips import LENGTH, squares, write_video
 
 ROOT = Path(__file__).parents[2]
 TOOL = ROOT / 'tools/video_demo.py'
-LENGTH = 24
-
-
-@pytest.fixture(scope='module')
-def root(tmp_path_factory):
-    path = tmp_path_factory.mktemp('clip')
-    clips.clip(path, '', [squares(p, 1, 5) for p in range(LENGTH)], masked=(0,))
-    return path
 
 
 @pytest.fixture
@@ -58,11 +50,11 @@ def call(monkeypatch, *words):
     runpy.run_path(str(ROOT / words[0]), run_name='__main__')
 
 
-def test_the_options(demo, root, capsys, small_sst):
+def test_the_options(demo, root, tmp_path, capsys, small_sst):
     """What is wrong is said without a traceback."""
-    Image.fromarray(squares(0, 1, 5) > 0).save(root / 'mask.png')
+    Image.fromarray(squares(0, 1, 5) > 0).save(tmp_path / 'mask.png')
     options = '--no-overlay', '--single-object', '--cfg-options', 'model.test_cfg.scale=(32,32)'
-    out = demo(*options, positional=(root / 'JPEGImages', f'{root}/mask.png@2'))
+    out = demo(*options, positional=(root / 'JPEGImages', f'{tmp_path}/mask.png@2'))
     assert not (out / 'overlay.mp4').exists()
     assert 'overlay' not in capsys.readouterr().out.splitlines()[-1]
     assert not read_mask(out / 'masks/00001.png').any()

@@ -1,6 +1,7 @@
 """Hooks that draw in tests and validations, without a training: which images, where to, and what is passed on."""
 
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,7 +18,14 @@ from torch import nn
 
 from mmattn.layers import BilateralNonLocal2d
 from mmattn.segmentation.load_channels import LoadChannels
-from mmattn.visualization import AttentionMapHook, PictureHook, attention_map_hook, attention_maps, picture_hook
+from mmattn.visualization import (
+    AttentionMapHook,
+    PictureHook,
+    attention_map_hook,
+    attention_maps,
+    picture_hook,
+    picture_names,
+)
 from mmattn.visualization.figure import image_loader, read_image
 
 from ..requirements import requires
@@ -302,3 +310,20 @@ def test_what_is_no_image_is_named(tmp_path):
     assert read_image(str(tmp_path / 'a.png')).tolist() == [[[250, 9, 3]] * 2]
     Image.fromarray(np.array([[0, 60000]], np.uint16)).save(tmp_path / 'deep.png')
     assert read_image(str(tmp_path / 'deep.png')).tolist() == [[[0] * 3, [255] * 3]]
+
+
+@pytest.mark.parametrize(
+    ('paths', 'names'),
+    [
+        ([], []),
+        (['val/a.jpg'], ['a.png']),
+        (['val/a.jpg', 'val/b.png', 'val/a.jpg'], ['a.png', 'b.png', 'a.png']),
+        (['/d/val/bonn/bonn_1.png', '/d/val/ulm/ulm_1.png'], ['bonn_1.png', 'ulm_1.png']),
+        (['/d/val/bonn/1.png', '/d/val/ulm/1.png', '/d/val/2.png'], ['bonn/1.png', 'ulm/1.png', '2.png']),
+        (['a/1.png', 'b/1.png'], ['a/1.png', 'b/1.png']),
+        ([str(Path('a/1.png').absolute()), 'b/1.png', 'b/2.png'], ['a/1.png', 'b/1.png', 'b/2.png']),
+        (['val/a.jpg', 'val/a.png', 'val/b.png'], ['a.jpg.png', 'a.png.png', 'b.png.png']),
+    ],
+)
+def test_names_are_as_short_as_all_can_differ(paths, names):
+    assert [picture_names(paths)[path] for path in paths] == names
