@@ -115,31 +115,6 @@ def polygon(label, *points, **more):
     return dict(label=label, points=points, shape_type='polygon', **more)
 
 
-def test_an_export_without_a_shape_is_a_fault_unless_it_has_others(tmp_path):
-    for name in ('one', 'two'):
-        labelme(tmp_path, name, [])
-        noise(tmp_path / f'{name}.png')
-    with pytest.raises(FaultsError) as caught:
-        read(tmp_path)
-    assert {*caught.value.by_path} == {str(tmp_path)}
-    (tmp_path / 'two.png').unlink()
-    with pytest.raises(FaultsError, match='two') as caught:
-        read(tmp_path)
-    assert {*caught.value.by_path} == {str(tmp_path / 'two.json')}
-
-
-@pytest.mark.parametrize('annotated', [True, False])
-def test_a_list_of_images_that_is_no_text_is_a_fault(tmp_path, annotated):
-    """Such as one of an old editor, whose names have umlauts."""
-    if annotated:
-        labelme(tmp_path, 'one', [polygon('a', *POINTS)])
-        noise(tmp_path / 'one.png')
-    (tmp_path / 'val.txt').write_bytes('öl.png\n'.encode('latin-1'))
-    with pytest.raises(FaultsError) as caught:
-        read(tmp_path)
-    assert {*caught.value.by_path} == {str(tmp_path / 'val.txt' if annotated else tmp_path)}
-
-
 def squares(folder, *names):
     for name in names:
         labelme(folder, name, [polygon('a', *POINTS)])
@@ -185,19 +160,55 @@ def test_trainval_is_divided_where_there_is_no_other_list_of_its_images(tmp_path
     assert [picture.split for picture in read(folder).pictures.values()] == ['train'] * 4 + ['val'] * 2 + ['test'] * 3
 
 
-def test_lists_of_other_images_are_a_fault_unless_folders_have_the_splits(tmp_path):
-    """The split would be random, though one was published."""
-    squares(tmp_path / 'export', 'one', 'two')
-    for split, text in dict(train='one 1', val='two -1').items():
-        (tmp_path / f'export/{split}.txt').write_text(text)
-    with pytest.raises(FaultsError, match='one 1') as caught:
-        read(tmp_path / 'export')
-    assert {*caught.value.by_path} == {str(tmp_path / 'export')}
-    squares(tmp_path / 'export/train', 'three')
-    squares(tmp_path / 'export/val', 'four')
-    for path in (tmp_path / 'export').glob('*.json'):
-        path.unlink()
-    assert [picture.split for picture in read(tmp_path / 'export').pictures.values()] == ['train', 'val']
+LATIN = 'öl.png\n'.encode('latin-1')  # as an old editor writes names
+YOLO = dict.fromkeys(('labels/a.txt', 'labels/b.txt', 'notes.txt'), b'0 0.5 0.5 0.5 0.5')
+FAULTS = [  # outlines by image; other files: None is an image, False a missing one; places, and what is named
+    (dict(one=[], two=[]), {}, ['.'], []),
+    (dict(one=[], two=[]), {'two.png': False}, ['two.json'], []),
+    (dict(one=[POINTS]), {'val.txt': LATIN}, ['val.txt'], []),
+    ({}, {'val.txt': LATIN}, ['.'], []),
+    # the split would be random, though one was published
+    (dict(one=[POINTS], two=[POINTS]), {'train.txt': b'one 1', 'val.txt': b'two -1'}, ['.'], ['one 1']),
+    (
+        dict(one=[POINTS], two=[POINTS]),
+        {'all.json': b'{"images": [], "annotations": [], "categories": []}'},
+        ['.'],
+        ['2 of labelme', '1 of COCO'],
+    ),
+    (
+        dict(one=[POINTS]),
+        {'two.json': b'{"shapes": [], "imagePath": "one.png"}'},
+        ['two.json'],
+        ['one.png', 'one.json'],
+    ),
+    ({}, {'images/a.png': None, 'classes.txt': b'roof', **YOLO}, ['labels/b.txt', 'notes.txt'], []),
+]
+
+
+@pytest.mark.parametrize(('shapes', 'files', 'places', 'words'), FAULTS)
+def test_files_that_do_not_fit_together_are_faults(tmp_path, shapes, files, places, words):
+    for name, points in shapes.items():
+        labelme(tmp_path, name, [polygon('a', *each) for each in points])
+        noise(tmp_path / f'{name}.png')
+    for name, data in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        if data is None:
+            noise(tmp_path / name)
+        elif data is False:
+            (tmp_path / name).unlink()
+        else:
+            (tmp_path / name).write_bytes(data)
+    with pytest.raises(FaultsError) as caught:
+        read(tmp_path)
+    assert {*caught.value.by_path} == {str(tmp_path / place) for place in places}
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_folders_that_have_the_splits_need_no_lists(tmp_path):
+    squares(tmp_path / 'train', 'three')
+    squares(tmp_path / 'val', 'four')
+    (tmp_path / 'train.txt').write_text('one 1')
+    assert [picture.split for picture in read(tmp_path).pictures.values()] == ['train', 'val']
 
 
 @pytest.mark.parametrize('place', ['.', 'labels/export'])
@@ -213,16 +224,6 @@ def test_an_image_of_yolo_may_be_named_like_a_split(tmp_path, place):
     assert [picture.shapes[0].bounds for picture in read(folder).pictures.values()] == [[16, 12, 48, 36]] * 2
 
 
-def test_annotations_of_several_formats_are_a_fault(tmp_path):
-    labelme(tmp_path, 'one', [polygon('a', *POINTS)])
-    labelme(tmp_path, 'two', [polygon('a', *POINTS)])
-    content = dict(images=[], annotations=[], categories=[])
-    (tmp_path / 'instances.json').write_text(json.dumps(content))
-    with pytest.raises(FaultsError, match='2 of labelme') as caught:
-        read(tmp_path)
-    assert '1 of COCO' in str(caught.value)
-
-
 def test_files_of_no_known_format_are_named_and_left_out(tmp_path, capsys):
     """Five of them."""
     labelme(tmp_path, 'one', [polygon('a', *POINTS)])
@@ -233,26 +234,6 @@ def test_files_of_no_known_format_are_named_and_left_out(tmp_path, capsys):
         (tmp_path / f'other{number}.json').write_text('[1]')
     assert len(read(tmp_path).pictures) == 1
     assert re.findall(r'other\d|3 more', capsys.readouterr().err) == [*(f'other{n}' for n in range(5)), '3 more']
-
-
-def test_two_files_for_an_image_and_files_for_none_are_faults_of_them(tmp_path):
-    for name in ('one', 'two'):
-        labelme(tmp_path, name, [polygon('a', *POINTS)])
-    (tmp_path / 'two.json').write_text((tmp_path / 'two.json').read_text().replace('two.png', 'one.png'))
-    noise(tmp_path / 'one.png')
-    with pytest.raises(FaultsError) as caught:
-        read(tmp_path)
-    assert {*caught.value.by_path} == {str(tmp_path / 'two.json')}
-    assert f'{tmp_path}/one.png also has annotations in {tmp_path}/one.json' in str(caught.value)
-    folder = tmp_path / 'yolo'
-    noise(folder / 'images/a.png')
-    for name in ('labels/a.txt', 'labels/b.txt', 'notes.txt'):
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text('0 0.5 0.5 0.5 0.5')
-    (folder / 'classes.txt').write_text('roof\n')
-    with pytest.raises(FaultsError) as caught:
-        read(folder)
-    assert {*caught.value.by_path} == {str(folder / 'labels/b.txt'), str(folder / 'notes.txt')}
 
 
 def test_of_images_in_other_folders_that_of_the_same_suffix_is_meant(tmp_path):

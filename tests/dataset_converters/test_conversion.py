@@ -4,17 +4,8 @@ from contextlib import nullcontext
 
 import pytest
 
-from common.conversion import replace_folder, write_texts
+from common.conversion import replace_folder
 from mmattn.utils.files import write_text
-
-
-def test_several_files_are_written_together_or_none(tmp_path):
-    (tmp_path / 'taken').mkdir()
-    with pytest.raises(OSError, match='taken'):
-        write_texts({tmp_path / 'a.txt': 'a', tmp_path / 'taken': 'b'})
-    assert [path.name for path in tmp_path.iterdir()] == ['taken']
-    write_texts({tmp_path / 'a.txt': 'a', tmp_path / 'b.txt': 'b'})
-    assert [(tmp_path / f'{name}.txt').read_text() for name in 'ab'] == ['a', 'b']
 
 
 @pytest.mark.parametrize('there', [False, True])
