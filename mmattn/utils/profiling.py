@@ -6,6 +6,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -61,19 +62,27 @@ def passes(call: Callable[[], Tensor], wanted: Sequence[Tensor]) -> dict[str, Ca
     return {FORWARD: torch.no_grad()(call), BOTH: both}
 
 
-def seconds(calls: dict[Any, Callable[[], Any]], repeats: int, each_twice: bool = False) -> dict[Any, float]:
+def seconds(
+    calls: dict[Any, Callable[[], Any]],
+    repeats: int,
+    each_twice: bool = False,
+    within: Callable[[Any], AbstractContextManager] = nullcontext,
+) -> dict[Any, float]:
     """Measure the median seconds of calls, which take turns, so that other load of the machine affects all equally.
 
     The first turn is a warm-up. With ``each_twice``, there is none, but a call is made before each that is measured.
+    ``within`` returns a context for the name of a call, whose own time does not count.
     """
     times: dict[Any, list[float]] = {name: [] for name in calls}
     for _ in range(repeats + (not each_twice)):
         for name, call in calls.items():
-            for _ in range(1 + each_twice):
-                start = time.perf_counter()
-                call()
-                synchronize()
-            times[name].append(time.perf_counter() - start)
+            with within(name):
+                for _ in range(1 + each_twice):
+                    start = time.perf_counter()
+                    call()
+                    synchronize()
+                    spent = time.perf_counter() - start
+            times[name].append(spent)
     return {name: statistics.median(measured[not each_twice :]) for name, measured in times.items()}
 
 

@@ -1,5 +1,6 @@
 """mmcv without its compiled operators, as the quick start installs it."""
 
+import json
 import os
 import subprocess
 import sys
@@ -74,11 +75,12 @@ def test_segmentation_and_video_need_none(without_operators):
 AGREEMENT = """
 import sys
 sys.path.insert(0, sys.argv[1])
-import alternatives, ops
+import alternatives, measuring, workloads
 print(alternatives.criss_cross_attention().forward.__code__.co_filename)
-for dtype, tolerance in ops.TOLERANCES.items():
-    work = ops.WORKLOADS['P2'](False, dtype, 'cpu')
-    ops.verify('P2', work, tolerance)
+for dtype, tolerance in measuring.TOLERANCES.items():
+    work = workloads.OPERATORS['P2'](True, dtype, 'cpu')
+    for who in (measuring.OURS, *work.peers):
+        measuring.verify(work, who, 'auto', tolerance)
     print(*work.peers, sep=', ')
 """
 
@@ -92,23 +94,19 @@ def test_the_benchmark_of_operators_has_the_criss_cross_attention_of_mmcv(withou
     assert peers == ['mmcv CrissCrossAttention, content only'] * 3
 
 
-def test_the_benchmark_of_layers_compares_bi_cc_with_mmcv(without_operators):
-    options = '--device cpu --small --repeats 1 --only Bi-CC --dtypes float32'
-    code, out, said = without_operators(ROOT / 'tools/benchmarks/layers.py', *options.split())
-    assert code == 0, said
-    rows = [line.strip('| ').split(' | ') for line in out.splitlines()[2:]]
-    assert [row[0] for row in rows] == ['Bi-CC'] * 2 + ['CrissCrossAttention'] * 2
-    assert [row[4] for row in rows[2:]] == ['1.00'] * 2
-    for ours, stock in zip(rows, rows[2:]):
-        assert float(ours[4]) == pytest.approx(float(ours[3]) / float(stock[3]), abs=0.005, rel=0.02)
-
-
-def test_the_benchmark_of_networks_leaves_out_what_needs_operators(without_operators):
-    names = (
-        'bi_cc/cc_r50-d8_1xb8-4k_camvid-360x360.py',
-        'attended_residual/fcn_r50-d8-dcn_8xb1-60k_cityscapes-769x769.py',
-    )
-    code, out, said = without_operators(ROOT / 'tools/benchmarks/end_to_end.py', *names)
-    assert code == 0, said
-    assert f'Left out, without operators of mmcv: {", ".join(names)}. ' in out
-    assert 'bash tools/environment/setup.sh --with-mmcv-ops' in out
+@pytest.mark.parametrize(
+    ('file', 'options'),
+    [
+        ('layers.py', ['--only', 'Bi-CC']),
+        ('end_to_end.py', [f'bi_cc/{name}_r18-d8-half_1xb8-50_buildings-256x256.py' for name in ('cc', 'bi-cc')]),
+    ],
+)
+def test_benchmarks_compare_bi_cc_with_mmcv(file, options, without_operators):
+    """A layer and a network: the stock ones, too, do without compiled operators."""
+    path = without_operators.folder / f'{file}.json'
+    command = [ROOT / 'tools/benchmarks' / file, *options, '--device', 'cpu', '--small', '--repeats', '1']
+    code, out, said = without_operators(*command, '--json', path)
+    assert code == 0, out + said
+    measured = json.loads(path.read_text())
+    assert len(measured) == 2  # passes, or training and test
+    assert all(x['time_ratio'] == x['ours_s'] / x['peer_s'] for x in measured)

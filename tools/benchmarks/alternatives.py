@@ -9,6 +9,7 @@ from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import mmcv
 import torch
@@ -30,22 +31,37 @@ def window_entry(side: int, k: int, device: str) -> Tensor:
     return (dy * k + dx).where(inside, k * k)[None, None]
 
 
-def position_table(window_bias: Tensor, outside: Tensor, entry: Tensor) -> Tensor:
+def position_table(window_bias: Tensor, outside_bias: Tensor, entry: Tensor, normalize: bool = False) -> Tensor:
     """Expand the position logits of all pairs, ``(1, 1, N, N)``. ``entry`` comes from :func:`window_entry`."""
-    return torch.cat([window_bias, outside.unsqueeze(-1)], -1).flatten(2, 3).gather(-1, entry)
+    table = torch.cat([window_bias, outside_bias.unsqueeze(-1)], -1).flatten(2, 3).gather(-1, entry)
+    if not normalize:
+        return table
+    mean, var = table.mean(-1, keepdim=True), table.var(-1, correction=0, keepdim=True)
+    return (table - mean) / (var + 1e-5).sqrt()
 
 
-def sdpa_with_table(q: Tensor, k: Tensor, v: Tensor, window_bias: Tensor, outside: Tensor, *, entry: Tensor) -> Tensor:
+def literal(query: Tensor, key: Tensor, value: Tensor, window_bias: Tensor, outside_bias: Tensor, **of: Any) -> Tensor:
+    """Global attention with the logits of all pairs."""
+    logits = query.flatten(2, 3) @ key.flatten(2, 3).transpose(-1, -2) / query.shape[-1] ** 0.5
+    logits = logits + position_table(window_bias, outside_bias, **of)
+    return (logits.softmax(-1) @ value.flatten(2, 3)).view_as(value)
+
+
+def sdpa_with_table(
+    query: Tensor, key: Tensor, value: Tensor, window_bias: Tensor, outside_bias: Tensor, **of: Any
+) -> Tensor:
     """Global attention with a table of the position logits of all pairs, by ``F.scaled_dot_product_attention``."""
-    table = position_table(window_bias, outside, entry)
-    queries, keys, values = (x.flatten(2, 3) for x in (q, k, v))
-    return F.scaled_dot_product_attention(queries, keys, values, table).view_as(v)
+    table = position_table(window_bias, outside_bias, **of).to(query.dtype)
+    queries, keys, values = (x.flatten(2, 3) for x in (query, key, value))
+    return F.scaled_dot_product_attention(queries, keys, values, table).view_as(value)
 
 
-def flex_attention(q: Tensor, k: Tensor, v: Tensor, window_bias: Tensor, outside: Tensor, *, size: int) -> Tensor:
+def flex_attention(
+    query: Tensor, key: Tensor, value: Tensor, window_bias: Tensor, outside_bias: Tensor, *, size: int
+) -> Tensor:
     """Global attention on a map with windows of size×size, by FlexAttention, compiled."""
-    width = q.shape[3]
-    window, outside = window_bias[0, 0].flatten(0, 1), outside[0, 0].flatten()
+    width = query.shape[3]
+    window, outside = window_bias[0, 0].flatten(0, 1), outside_bias[0, 0].flatten()
 
     def add_position(score: Tensor, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         dy, dx = j // width - i // width + size // 2, j % width - i % width + size // 2
@@ -53,7 +69,8 @@ def flex_attention(q: Tensor, k: Tensor, v: Tensor, window_bias: Tensor, outside
         entry = dy % size * size + dx % size  # outside: any, not the same one, as each pair adds 0 to its gradient
         return score + torch.where(inside, window[i, entry], outside[i])
 
-    return _compiled_flex_attention()(*(x.flatten(2, 3) for x in (q, k, v)), score_mod=add_position).view_as(v)
+    maps = (x.flatten(2, 3) for x in (query, key, value))
+    return _compiled_flex_attention()(*maps, score_mod=add_position).view_as(value)
 
 
 @cache

@@ -1,12 +1,16 @@
-"""Workloads P1 to P8 of the operator benchmark: each operator with its alternatives.
+"""What the benchmarks measure: operators (P1 to P8), layers and networks, each beside what a user would take instead.
 
-A builder returns a workload at full size, or a small one, on which the alternatives must agree with ours.
+Operators are called as the tests call them (``tests/support/operator_calls.py``), so a checkout is required. A builder
+returns a workload at full size, or a small one, on which ours must agree with its reference, and its peers with ours.
 """
 
 import copy
+import logging
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import alternatives
@@ -14,71 +18,77 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mmattn.ops import (
-    dynamic_conv,
-    global_attention,
-    grid_attention,
-    local_attention,
-    strided_attention,
-    window_zscore,
-)
-from mmattn.ops.patterns import strided_offsets
+from mmattn import layers
+from mmattn.ops import triton
+from mmattn.ops.autograd import list_tensors
 from mmattn.utils import profiling
 from mmattn.utils.profiling import BOTH, FORWARD
 
-OURS = 'mmattn'
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.support.operator_calls import QKV, WINDOW, Call, Tensors, cast, each, make, operator
+
+TRAINING, TEST = 'training step', 'test'  # of a network
 
 
 @dataclass
-class Call:
-    """A function of tensors, and these tensors; gradients are computed for all that require them."""
+class Contender:
+    """What is measured for each pass, and what must agree: values, and gradients if there is a backward pass."""
 
-    function: Callable[..., Tensor]
-    inputs: list[Tensor]
-    passes: tuple[str, ...] = (FORWARD, BOTH)
+    functions: dict[str, Callable[[], Any]]
+    results: Callable[[], dict[str, Tensor]]
 
-    def functions(self) -> dict[str, Callable[[], Any]]:
-        """Return what is measured for each pass."""
-        functions = profiling.passes(partial(self.function, *self.inputs), self.inputs)
-        return {name: functions[name] for name in self.passes}
+
+def contender(
+    function: Callable[..., Tensor], tensors: Tensors, passes: tuple[str, ...] = (FORWARD, BOTH)
+) -> Contender:
+    """Call a function with tensors by name. Gradients are computed for all that require them."""
+    call = partial(function, **tensors)
+    wanted = [x for x in list_tensors(tuple(tensors.values())) if x.requires_grad]
+    functions = profiling.passes(call, wanted)
+
+    def results() -> dict[str, Tensor]:
+        with torch.set_grad_enabled(BOTH in passes):
+            out = call()
+        loss = out.float().square().mean()
+        grads = torch.autograd.grad(loss, wanted, allow_unused=True) if BOTH in passes else ()
+        return {'output': out.detach(), **{str(i): x for i, x in enumerate(grads) if x is not None}}
+
+    return Contender({name: functions[name] for name in passes}, results)
 
 
 @dataclass
 class Workload:
-    """One line of the benchmark: ours, its peers (the alternatives), and targets.
+    """One line of a benchmark: ours, its peers, and targets.
 
     ``targets`` are upper limits of the ratios of time and of extra memory, by peer and pass. ``equivalent`` gives, for
-    a peer that computes less than ours, the call that must agree with it instead, or None if the peer computes
-    something else. The ``slow`` peers are measured only with ``--full``.
+    a peer that computes less than ours, what must agree with it instead, or None if the peer computes something else.
+    The ``slow`` peers are measured only with ``--full``.
     """
 
     title: str
-    ours: Call
-    peers: dict[str, Call]
+    operator: str
+    ours: Contender
+    peers: dict[str, Contender]
     targets: dict[tuple[str, str], tuple[float | None, float | None]] = field(default_factory=dict)
-    equivalent: dict[str, Call | None] = field(default_factory=dict)
+    equivalent: dict[str, Contender | None] = field(default_factory=dict)
     slow: tuple[str, ...] = ()
 
 
-Builder = Callable[[bool, torch.dtype, str], Workload]
-WORKLOADS: dict[str, Builder] = {}
+Builder = Callable[[bool, torch.dtype, str], Workload]  # small, dtype, device
+OPERATORS: dict[str, Builder] = {}
+LAYERS: dict[str, Builder] = {}
 
 
-def workload(name: str, **settings: object) -> Callable[[Callable[..., Workload]], Callable[..., Workload]]:
+def workload(
+    table: dict[str, Builder], name: str, /, **settings: object
+) -> Callable[[Callable[..., Workload]], Callable[..., Workload]]:
     """Register a builder under a name, with some of its arguments set."""
 
     def register(builder: Callable[..., Workload]) -> Callable[..., Workload]:
-        WORKLOADS[name] = partial(builder, **settings)
+        table[name] = partial(builder, **settings)
         return builder
 
     return register
-
-
-def calls(
-    ours: Callable[..., Tensor], peers: dict[str, Callable[..., Tensor]], inputs: list[Tensor]
-) -> tuple[Call, dict[str, Call]]:
-    """Return ours and the peers as calls with the same tensors."""
-    return Call(ours, inputs), {name: Call(function, inputs) for name, function in peers.items()}
 
 
 def both_passes(peer: str, *ratios: float | None) -> dict[tuple[str, str], tuple[float | None, float | None]]:
@@ -87,167 +97,156 @@ def both_passes(peer: str, *ratios: float | None) -> dict[tuple[str, str], tuple
     return {(peer, of): (time, memory) for of in (FORWARD, BOTH)}
 
 
-# P1: the core of Bi-NL
+# Operators
 
 
-LARGEST_TABLE = 97  # side of a map
+def leaves(call: Call, dtype: torch.dtype, device: str, channels_first: bool = False) -> Tensors:
+    """Return the tensors of a call, which need gradients; on request in the layout of a convolution's output."""
+
+    def leaf(x: Tensor) -> Tensor:
+        x = x.to(device)
+        return (x.movedim(-1, 2).contiguous().movedim(2, -1) if channels_first else x).requires_grad_()
+
+    return each(cast(call.tensors, dtype), leaf)
 
 
-def bi_nl_calls(side: int, channels: int, k: int, dtype: torch.dtype, device: str) -> tuple[Call, dict[str, Call]]:
-    """Return Bi-NL's core and its peers on a side × side map; those with a table of all pairs only up to a size."""
-    entry = alternatives.window_entry(side, k, device) if side <= LARGEST_TABLE else None
+def some(tensors: Tensors, *names: str) -> Tensors:
+    """Return some tensors of a call."""
+    return {name: tensors[name] for name in names}
 
-    def literal(q: Tensor, key: Tensor, v: Tensor, window_bias: Tensor, outside_bias: Tensor) -> Tensor:
-        logits = q.flatten(2, 3) @ key.flatten(2, 3).transpose(-1, -2) / q.shape[-1] ** 0.5
-        logits = logits + alternatives.position_table(window_bias, outside_bias, entry)
-        return (logits.softmax(-1) @ v.flatten(2, 3)).view_as(v)
 
-    def ours(q: Tensor, key: Tensor, v: Tensor, window_bias: Tensor, outside_bias: Tensor) -> Tensor:
-        return global_attention(q, key, v, window_bias=window_bias, window_size=k, outside_bias=outside_bias)
+def ours(call: Call, tensors: Tensors) -> Contender:
+    """Call our operator."""
+    return contender(partial(operator(call.operator), **call.settings), tensors)
 
-    inputs = [
-        torch.randn(1, 1, side, side, *rest, dtype=dtype, device=device, requires_grad=True)
-        for rest in ((channels,), (channels,), (channels,), (k**2,), ())
-    ]
-    with_table = partial(alternatives.sdpa_with_table, entry=entry)
-    tables = {} if entry is None else {'literal': literal, 'SDPA with a table': with_table}
-    our_call, peers = calls(ours, tables, inputs)
-    peers['SDPA, content only'] = Call(alternatives.sdpa, inputs[:3])
+
+LARGEST_TABLE = 97  # side of a map whose pairs of positions have a table
+
+
+def bi_nl_calls(
+    side: int, channels: int, k: int, dtype: torch.dtype, device: str, **settings: Any
+) -> tuple[Contender, dict[str, Contender], Tensors]:
+    """Return Bi-NL's core and its peers on a side × side map, and their tensors."""
+    size, both = (side, side), dict(channels=channels, value_channels=channels)
+    call = make('global_attention', size, *WINDOW, window_size=k, **both, **settings)
+    tensors = leaves(call, dtype, device)
+    peers = {}
+    if side <= LARGEST_TABLE:
+        entry = alternatives.window_entry(side, k, device)
+        for name, function in (('literal', alternatives.literal), ('SDPA with a table', alternatives.sdpa_with_table)):
+            peers[name] = contender(partial(function, entry=entry, **settings), tensors)
+    peers['SDPA, content only'] = contender(alternatives.sdpa, some(tensors, *QKV))
     flex = partial(alternatives.flex_attention, size=k)
-    forward_only = Call(flex, [x.detach() for x in inputs], (FORWARD,))  # FlexAttention has no backward pass on a CPU
-    peers['FlexAttention'] = forward_only if device == 'cpu' else Call(flex, inputs)
-    return our_call, peers
+    given = each(tensors, torch.Tensor.detach)  # FlexAttention has no backward pass on a CPU
+    if device != 'cpu':  # all pairs would add to the gradient of the bias outside, by atomics
+        given = tensors | some(given, 'outside_bias')
+    peers['FlexAttention'] = contender(flex, given, (FORWARD,) if device == 'cpu' else (FORWARD, BOTH))
+    return ours(call, tensors), peers, tensors
 
 
-@workload('P1')
-def bi_nl(full: bool, dtype: torch.dtype, device: str) -> Workload:
+def bi_nl_size(small: bool) -> tuple[int, int, int]:
+    """Return side, channels and window. Triton's interpreter is slow."""
+    return ((5, 16, 3) if triton.interpreted() else (21, 256, 7)) if small else (97, 256, 31)
+
+
+@workload(OPERATORS, 'P1')
+def bi_nl(small: bool, dtype: torch.dtype, device: str) -> Workload:
     """Bi-NL's core: a 31×31 window of position logits and a learned logit for positions outside."""
-    our_call, peers = bi_nl_calls(*((97, 256, 31) if full else (21, 256, 7)), dtype, device)
+    core, peers, tensors = bi_nl_calls(*bi_nl_size(small), dtype, device)
     return Workload(
         'Bi-NL core, 1×97×97×256, k = 31',
-        our_call,
+        'global_attention',
+        core,
         peers,
         both_passes('SDPA, content only', 0.9, None),
-        {'SDPA, content only': Call(global_attention, our_call.inputs[:3])},
-        slow=('literal', 'FlexAttention'),
+        {'SDPA, content only': contender(operator('global_attention'), some(tensors, *QKV))},
+        slow=('literal', 'FlexAttention') if device == 'cpu' else ('FlexAttention',),  # compiles for half a minute
     )
 
 
-@workload('P1z')
-def bi_nl_zscore(full: bool, dtype: torch.dtype, device: str) -> Workload:
+@workload(OPERATORS, 'P1z')
+def bi_nl_zscore(small: bool, dtype: torch.dtype, device: str) -> Workload:
     """Bi-NL's core after the z-score of its window logits."""
-    side, channels, k = (97, 256, 31) if full else (21, 256, 7)
-    our_call, peers = bi_nl_calls(side, channels, k, dtype, device)
-
-    def zscored(q: Tensor, key: Tensor, v: Tensor, window: Tensor, outside: Tensor) -> Tensor:
-        window, outside = window_zscore(window, k, outside)
-        return global_attention(q, key, v, window_bias=window, window_size=k, outside_bias=outside)
-
-    def table(q: Tensor, key: Tensor, v: Tensor, window: Tensor, outside: Tensor) -> Tensor:
-        bias = alternatives.position_table(window, outside, alternatives.window_entry(side, k, device))
-        mean, var = bias.mean(-1, keepdim=True), bias.var(-1, correction=0, keepdim=True)
-        bias = (bias - mean) / (var + 1e-5).sqrt()
-        return F.scaled_dot_product_attention(*(x.flatten(2, 3) for x in (q, key, v)), bias.to(q.dtype)).view_as(v)
-
+    core, peers, _ = bi_nl_calls(*bi_nl_size(small), dtype, device, normalize=True)
     return Workload(
         'Bi-NL core with the z-score, 1×97×97×256, k = 31',
-        Call(zscored, our_call.inputs),
-        {'SDPA with a table': Call(table, our_call.inputs), 'SDPA, content only': peers['SDPA, content only']},
+        'global_attention',
+        core,
+        {name: peers[name] for name in ('SDPA with a table', 'SDPA, content only')},
         equivalent={'SDPA, content only': None},
         slow=('SDPA with a table',),
     )
 
 
-# P2: the core of Bi-CC
-
-
-@workload('P2')
-def bi_cc(full: bool, dtype: torch.dtype, device: str) -> Workload:
+@workload(OPERATORS, 'P2')
+def bi_cc(small: bool, dtype: torch.dtype, device: str) -> Workload:
     """Bi-CC's core with position logits, which mmcv's block does not have."""
-    side, channels, k = (97, 512, 31) if full else (11, 16, 5)
-
-    def ours(q: Tensor, key: Tensor, v: Tensor, window_bias: Tensor, outside_bias: Tensor) -> Tensor:
-        return grid_attention(q, key, v, scale=1.0, window_bias=window_bias, window_size=k, outside_bias=outside_bias)
-
-    inputs = [
-        torch.randn(2, side, side, c, dtype=dtype, device=device)
-        .div_(c**0.25)
-        .movedim(-1, 1)
-        .contiguous()
-        .movedim(1, -1)
-        .unsqueeze(1)
-        .requires_grad_()
-        for c in (channels // 8, channels // 8, channels)
-    ]
-    positions = [
-        torch.randn(2, 1, side, side, *rest, dtype=dtype, device=device, requires_grad=True)
-        for rest in ((2 * k - 1,), ())
-    ]
+    side, channels, k = (11, 16, 5) if small else (97, 512, 31)
+    settings = dict(batch=2, channels=channels // 8, value_channels=channels, scale=1.0, window_size=k)
+    call = make('grid_attention', (side, side), *WINDOW, **settings)
+    maps = {name: x / x.shape[-1] ** 0.25 for name, x in some(call.tensors, *QKV).items()}
+    content = leaves(Call('', maps, {}), dtype, device, channels_first=True)
+    positions = leaves(Call('', some(call.tensors, *WINDOW), {}), dtype, device)
     peer = 'mmcv CrissCrossAttention, content only'
     return Workload(
         'Bi-CC core, 2×97×97, 64 and 512 channels, k = 31',
-        Call(ours, inputs + positions),
-        {peer: Call(alternatives.criss_cross, inputs)},
+        'grid_attention',
+        ours(call, content | positions),
+        {peer: contender(alternatives.criss_cross, content)},
         both_passes(peer, 0.5, 0.25),
-        {peer: Call(partial(grid_attention, scale=1.0), inputs)},
+        {peer: ours(Call('grid_attention', {}, dict(scale=1.0)), content)},
     )
 
 
-# P3: the core of BA
-
-
-def channels_first(batch: int, heads: int, side: int, channels: int, dtype: torch.dtype, device: str) -> Tensor:
-    """Return a map ``(B, heads, H, W, C)`` in the memory layout of a convolution's output."""
-    return torch.randn(batch, heads, channels, side, side, dtype=dtype, device=device).movedim(2, -1).requires_grad_()
-
-
-@workload('P3', iterations=1)
-@workload('P3, T = 3', iterations=3)
-def ba_core(full: bool, dtype: torch.dtype, device: str, iterations: int) -> Workload:
+@workload(OPERATORS, 'P3, T = 3', iterations=3)
+@workload(OPERATORS, 'P3', iterations=1)
+def ba_core(small: bool, dtype: torch.dtype, device: str, iterations: int) -> Workload:
     """The core of local bilateral attention over 3×3 neighbours."""
-    side, channels = (96, 256) if full else (17, 64)
-
-    def ours(q: Tensor, k: Tensor, v: Tensor, window_bias: Tensor) -> Tensor:
-        return local_attention(q, k, v, window_bias=window_bias, kernel_size=3, scale=1.0, iterations=iterations)
-
-    inputs = [channels_first(1, 8, side, c, dtype, device) for c in (*[channels // 8] * 3, 9)]
-    our_call, peers = calls(ours, {'unfold': partial(alternatives.unfold_attention, iterations=iterations)}, inputs)
+    side, channels = (17, 8) if small else (96, 32)
+    settings = dict(
+        heads=8, channels=channels, value_channels=channels, kernel_size=3, scale=1.0, iterations=iterations
+    )
+    call = make('local_attention', (side, side), 'window_bias', **settings)
+    tensors = leaves(call, dtype, device, channels_first=True)
     return Workload(
-        f'BA core, 256 channels, 8 heads, 96×96, T = {iterations}', our_call, peers, both_passes('unfold', 0.05, 0.1)
+        f'BA core, 256 channels, 8 heads, 96×96, T = {iterations}',
+        'local_attention',
+        ours(call, tensors),
+        {'unfold': contender(partial(alternatives.unfold_attention, iterations=iterations), tensors)},
+        both_passes('unfold', 0.05, 0.1),
     )
 
 
-@workload('dynamic_conv, 3×3', groups=8, side=96, k=3)
-@workload('dynamic_conv, 13×13', groups=16, side=48, k=13)
-def dynamic(full: bool, dtype: torch.dtype, device: str, groups: int, side: int, k: int) -> Workload:
+@workload(OPERATORS, 'dynamic_conv, 13×13', groups=16, side=48, k=13)
+@workload(OPERATORS, 'dynamic_conv, 3×3', groups=8, side=96, k=3)
+def dynamic(small: bool, dtype: torch.dtype, device: str, groups: int, side: int, k: int) -> Workload:
     """Dynamic convolution with 256 channels."""
-    inputs = [channels_first(1, groups, side if full else 17, c, dtype, device) for c in (256 // groups, k**2)]
-    unfold = partial(alternatives.unfold_dynamic_conv, k=k)
-    our_call, peers = calls(partial(dynamic_conv, kernel_size=k), {'unfold': unfold}, inputs)
-    return Workload(f'dynamic convolution, 256 channels, {groups} groups, {side}×{side}, {k}×{k}', our_call, peers)
+    size = (17, 17) if small else (side, side)
+    call = make('dynamic_conv', size, heads=groups, value_channels=256 // groups, kernel_size=k)
+    tensors = leaves(call, dtype, device, channels_first=True)
+    return Workload(
+        f'dynamic convolution, 256 channels, {groups} groups, {side}×{side}, {k}×{k}',
+        'dynamic_conv',
+        ours(call, tensors),
+        {'unfold': contender(partial(alternatives.unfold_dynamic_conv, k=k), tensors)},
+    )
 
 
-# P4: the whole BA block
-
-
-@workload('P4 e', row={}, evaluation=0.75, training=1.0)
-@workload('P4 i', row=dict(share=True, iterations=3), evaluation=0.6, training=0.8)
-def ba_block(full: bool, dtype: torch.dtype, device: str, row: dict, evaluation: float, training: float) -> Workload:
+@workload(OPERATORS, 'P4 i', row=dict(share=True, iterations=3), evaluation=0.6, training=0.8)
+@workload(OPERATORS, 'P4 e', row={}, evaluation=0.75, training=1.0)
+def ba_block(small: bool, dtype: torch.dtype, device: str, row: dict, evaluation: float, training: float) -> Workload:
     """The block compared with the convolution that it replaces, with norm and ReLU, folded for evaluation."""
     from mmcv.cnn import ConvModule, fuse_conv_bn  # late: without compiled operators, mmcv warns
 
-    from mmattn.layers import LocalBilateralAttention
-
-    side, channels = (96, 256) if full else (9, 32)
+    side, channels = (9, 32) if small else (96, 256)
     x = torch.randn(1, channels, side, side, dtype=dtype, device=device)
 
-    def block(build: Callable[[], nn.Module], memory_format: torch.memory_format) -> Call:
+    def block(build: Callable[[], nn.Module], memory_format: torch.memory_format) -> Contender:
         trained = build().to(device, dtype).to(memory_format=memory_format)
         folded = fuse_conv_bn(copy.deepcopy(trained).eval())
-        parameters = list(trained.parameters())
-        return Call(
-            lambda x, *_: (trained if torch.is_grad_enabled() else folded)(x),
-            [x.to(memory_format=memory_format).requires_grad_(), *parameters],
+        return contender(
+            lambda x, **_: (trained if torch.is_grad_enabled() else folded)(x),
+            {'x': x.to(memory_format=memory_format).requires_grad_(), **dict(trained.named_parameters())},
         )
 
     peers = {
@@ -261,129 +260,340 @@ def ba_block(full: bool, dtype: torch.dtype, device: str, row: dict, evaluation:
     }
     return Workload(
         f'BA block, 256 channels, 96×96, {"row i" if row else "row e"}, channels last',
-        block(lambda: LocalBilateralAttention(channels, **row), torch.channels_last),
+        'local_attention',
+        block(lambda: layers.LocalBilateralAttention(channels, **row), torch.channels_last),
         peers,
         targets,
         dict.fromkeys(peers),
     )
 
 
-# P5 and P6: video
+VIDEO = (16, 64, 64)  # voxels
 
 
-def video_operands(full: bool, heads: int, dtype: torch.dtype, device: str) -> list[Tensor]:
-    """Return q, k and v of 16 × 64 × 64 voxels and 32 channels."""
-    size = (16, 64, 64) if full else (8, 16, 8)
-    return [torch.randn(1, heads, *size, 32 // heads, dtype=dtype, device=device, requires_grad=True) for _ in range(3)]
-
-
-def with_positions(inputs: list[Tensor], widths: list[int]) -> list[Tensor]:
-    """Return the operands and, for each of some widths, logits for each query."""
-    size = inputs[0].shape[:-1]
-    return inputs + [inputs[0].new_empty(*size, width).normal_().requires_grad_() for width in widths]
-
-
-@workload('P5', heads=1, positions=False)
-@workload('P5, positions', heads=1, positions=True)
-@workload('P5, 8 heads', heads=8, positions=False)
-def grid(full: bool, dtype: torch.dtype, device: str, heads: int, positions: bool) -> Workload:
+@workload(OPERATORS, 'P5, 8 heads', heads=8, positions=False)
+@workload(OPERATORS, 'P5, positions', heads=1, positions=True)
+@workload(OPERATORS, 'P5', heads=1, positions=False)
+def grid(small: bool, dtype: torch.dtype, device: str, heads: int, positions: bool) -> Workload:
     """Grid attention in 3-D, optionally with windows of 9×9×11 and outside logits, which the peer does not have."""
-    inputs = video_operands(full, heads, dtype, device)
-
-    def ours(q: Tensor, k: Tensor, v: Tensor, window_bias: Tensor, outside_bias: Tensor) -> Tensor:
-        return grid_attention(
-            q, k, v, window_bias=window_bias, window_size=(9, 9, 11), outside_bias=outside_bias.squeeze(-1)
-        )
-
-    our_call, peers = calls(grid_attention, {'einsum': alternatives.axes_einsum}, inputs)
+    settings = dict(heads=heads, channels=32 // heads, value_channels=32 // heads)
+    biases, window = (WINDOW, dict(window_size=(9, 9, 11))) if positions else ((), {})
+    call = make('grid_attention', (8, 16, 8) if small else VIDEO, *biases, **settings, **window)
+    tensors = leaves(call, dtype, device)
+    content = some(tensors, *QKV)
     return Workload(
         f'grid attention, 32 channels, heads: {heads}, 16×64×64',
-        Call(ours, with_positions(inputs, [27, 1])) if positions else our_call,
-        peers,
+        'grid_attention',
+        ours(call, tensors),
+        {'einsum': contender(alternatives.axes_einsum, content)},
         both_passes('einsum', 0.3, 0.2),
-        {'einsum': our_call},
+        {'einsum': ours(Call('grid_attention', {}, {}), content)},
     )
 
 
-@workload('P6', heads=1, positions=False)
-@workload('P6, positions', heads=1, positions=True)
-@workload('P6, 8 heads', heads=8, positions=False)
-def strided(full: bool, dtype: torch.dtype, device: str, heads: int, positions: bool) -> Workload:
+@workload(OPERATORS, 'P6, 8 heads', heads=8, positions=False)
+@workload(OPERATORS, 'P6, positions', heads=1, positions=True)
+@workload(OPERATORS, 'P6', heads=1, positions=False)
+def strided(small: bool, dtype: torch.dtype, device: str, heads: int, positions: bool) -> Workload:
     """The first sub-layer of strided attention, cubes, optionally with offset logits, which the peer does not have."""
-    step = (4, 8, 8)
-    inputs = video_operands(full, heads, dtype, device)
-
-    def ours(q: Tensor, k: Tensor, v: Tensor, *offset_bias: Tensor) -> Tensor:
-        return strided_attention(q, k, v, pattern='block', step=step, offset_bias=offset_bias)
-
-    our_call, peers = calls(ours, {'reshape + SDPA': partial(alternatives.cubes_sdpa, step=step)}, inputs)
-    widths = [len(offsets) for offsets in strided_offsets(inputs[0].shape[2:5], step, 'block')]
+    pattern: dict[str, Any] = dict(pattern='block', step=(4, 8, 8))
+    settings = dict(heads=heads, channels=32 // heads, value_channels=32 // heads, **pattern)
+    biases = ('offset_bias',) if positions else ()
+    call = make('strided_attention', (8, 16, 8) if small else VIDEO, *biases, **settings)
+    tensors = leaves(call, dtype, device)
+    content = some(tensors, *QKV)
     return Workload(
         f'strided attention, cubes of 4×8×8, 32 channels, heads: {heads}, 16×64×64',
-        Call(ours, with_positions(inputs, widths)) if positions else our_call,
-        peers,
+        'strided_attention',
+        ours(call, tensors),
+        {'reshape + SDPA': contender(partial(alternatives.cubes_sdpa, step=(4, 8, 8)), content)},
         both_passes('reshape + SDPA', 0.6, 0.2),
-        {'reshape + SDPA': our_call},
+        {'reshape + SDPA': ours(Call('strided_attention', {}, pattern), content)},
     )
 
 
-# P7: generalized attention
-
-
-@workload('P7 1111', terms='1111')
-@workload('P7 0010', terms='0010')
-def generalized(full: bool, dtype: torch.dtype, device: str, terms: str) -> Workload:
+@workload(OPERATORS, 'P7 0010', terms='0010')
+@workload(OPERATORS, 'P7 1111', terms='1111')
+def generalized(small: bool, dtype: torch.dtype, device: str, terms: str) -> Workload:
     """The whole block of mmcv, including its projections, and ours with the same weights."""
     from mmcv.cnn.bricks import GeneralizedAttention  # late: without compiled operators, mmcv warns
 
-    from mmattn.layers import TransformerAttention2d
-
-    channels, side = (512, 96) if full else (64, 11)
+    channels, side = (64, 11) if small else (512, 96)
     stock = GeneralizedAttention(channels, num_heads=8, kv_stride=1, attention_type=terms).to(device, dtype)
     nn.init.ones_(stock.gamma)  # the initial 0 would make the block the identity
-    ours = TransformerAttention2d(channels, 8, terms).to(device, dtype)
-    names, weights = zip(*stock.named_parameters())
+    block = layers.TransformerAttention2d(channels, 8, terms).to(device, dtype)
     x = torch.randn(1, channels, side, side, dtype=dtype, device=device, requires_grad=True)
 
-    def function(block: nn.Module) -> Callable[..., Tensor]:
-        return lambda x, *weights: torch.func.functional_call(block, dict(zip(names, weights)), x, strict=True)
+    def with_weights(block: nn.Module) -> Contender:
+        return contender(
+            lambda x, **weights: torch.func.functional_call(block, weights, x, strict=True),
+            {'x': x, **dict(stock.named_parameters())},
+        )
 
     peer = 'mmcv GeneralizedAttention'
-    our_call, peers = calls(function(ours), {peer: function(stock)}, [x, *weights])
     return Workload(
         f"generalized attention '{terms}', 512 channels, 8 heads, 96×96",
-        our_call,
-        peers,
+        'global_attention',
+        with_weights(block),
+        {peer: with_weights(stock)},
         both_passes(peer, 0.5, 0.05) if terms == '1111' else {},
     )
 
 
-# P8: the overhead of a call, without its kernel
-
-
-@workload('P8 global', operator='global_attention')
-@workload('P8 local', operator='local_attention')
-def overhead(full: bool, dtype: torch.dtype, device: str, operator: str) -> Workload:
-    """A map so small that the kernels take almost no time."""
-    function = {'global_attention': global_attention, 'local_attention': local_attention}[operator]
-    maps = [torch.randn(1, 1, 4, 4, 8, dtype=dtype, device=device, requires_grad=True) for _ in range(3)]
-    sequences = [x.detach().flatten(2, 3).requires_grad_() for x in maps]
+@workload(OPERATORS, 'P8 local', name='local_attention')
+@workload(OPERATORS, 'P8 global', name='global_attention')
+def overhead(small: bool, dtype: torch.dtype, device: str, name: str) -> Workload:
+    """The overhead of a call: a map so small that the kernels take almost no time."""
+    call = make(name, (4, 4), channels=8, value_channels=8)
+    maps = leaves(call, dtype, device)
+    sequences = each(maps, lambda x: x.detach().flatten(2, 3).requires_grad_())
 
     def many(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def calls(*operands: Tensor) -> Tensor:
-            for _ in range(200 if full else 1):
-                output = function(*operands)
+        def calls(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            for _ in range(1 if small else 200):
+                output = function(query, key, value)
                 if output.requires_grad:  # the benchmark computes the gradients of the last call
-                    torch.autograd.grad(output.sum(), operands)
-            return function(*operands)
+                    torch.autograd.grad(output.sum(), (query, key, value))
+            return function(query, key, value)
 
         return calls
 
     peer = 'SDPA'
     return Workload(
-        f'{operator}, one head of 8 channels, 4×4, 201 calls',
-        Call(many(function), maps),
-        {peer: Call(many(F.scaled_dot_product_attention), sequences)},
+        f'{name}, one head of 8 channels, 4×4, 201 calls',
+        name,
+        contender(many(operator(name)), maps),
+        {peer: contender(many(F.scaled_dot_product_attention), sequences)},
         {(peer, FORWARD): (3.0, None), (peer, BOTH): (2.5, None)},
         {peer: None},
     )
+
+
+# Layers
+
+
+class AllPositions(nn.Module):
+    """Attention from every position of a clip ``(B, T, H, W, C)`` to every other one, by PyTorch."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(channels, 8, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Attend."""
+        rows = x.flatten(1, 3)
+        return self.attention(rows, rows, rows, need_weights=False)[0].view_as(x)
+
+
+class OfClip(nn.Module):
+    """A layer for clips, called with the numbers of the frames."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Attend."""
+        numbers = torch.arange(x.shape[1], device=x.device).expand(len(x), -1)
+        return self.layer(x, frame_numbers=numbers)
+
+
+def under_autocast(layer: nn.Module, x: Tensor, dtype: torch.dtype) -> Contender:
+    """Call a layer with weights in float32, under autocast to another dtype."""
+    for parameter in layer.parameters():
+        if parameter.numel() == 1:
+            nn.init.ones_(parameter)  # the initial 0 would make the layer the identity
+    layer.to(x.device)
+
+    def function(x: Tensor, **_: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, dtype, enabled=dtype != torch.float32):
+            return layer(x)
+
+    return contender(function, {'x': x, **dict(layer.named_parameters())})
+
+
+def non_local(channels: int) -> nn.Module:
+    """Return mmcv's non-local block."""
+    from mmcv.cnn import NonLocal2d  # late: without compiled operators, mmcv warns
+
+    return NonLocal2d(channels)
+
+
+MAP, WIDE, CLIP = (2, 512, 97, 97), (8, 256, 96, 96), (1, 8, 32, 56, 256)
+SMALL = {MAP: (1, 32, 9, 9), WIDE: (4, 16, 8, 8), CLIP: (1, 2, 4, 4, 16)}
+LayerRow = tuple[str, Callable[[int], nn.Module], str, Callable[[int], nn.Module], tuple[int, ...]]
+ROWS: dict[str, LayerRow] = {  # operator, ours, the stock layer and its name, shape of the input
+    'Bi-NL': ('global_attention', layers.BilateralNonLocal2d, 'NonLocal2d', non_local, MAP),
+    'Bi-CC': (
+        'grid_attention',
+        layers.BilateralCrissCrossAttention,
+        'CrissCrossAttention',
+        lambda channels: alternatives.criss_cross_attention()(channels),
+        MAP,
+    ),
+    'BA': (
+        'local_attention',
+        layers.LocalBilateralAttention,
+        '3×3 convolution',
+        lambda channels: nn.Conv2d(channels, channels, 3, padding=1),
+        WIDE,
+    ),
+    'SST (Grid)': (
+        'grid_attention',
+        lambda channels: OfClip(layers.GridAttention3d(channels)),
+        'all positions',
+        AllPositions,
+        CLIP,
+    ),
+    'SST (Strided)': (
+        'strided_attention',
+        lambda channels: OfClip(layers.StridedAttention3d(channels)),
+        'all positions',
+        AllPositions,
+        CLIP,
+    ),
+}
+
+
+@workload(LAYERS, 'SST (Strided)', name='SST (Strided)')
+@workload(LAYERS, 'SST (Grid)', name='SST (Grid)')
+@workload(LAYERS, 'BA', name='BA')
+@workload(LAYERS, 'Bi-CC', name='Bi-CC')
+@workload(LAYERS, 'Bi-NL', name='Bi-NL')
+def layer(small: bool, dtype: torch.dtype, device: str, name: str) -> Workload:
+    """A layer with its default positions, and the stock layer."""
+    operator, build, peer, stock, shape = ROWS[name]
+    shape = SMALL[shape] if small else shape
+    channels = shape[-1] if len(shape) == 5 else shape[1]
+    x = torch.randn(shape, device=device).requires_grad_()
+    peers = {peer: under_autocast(stock(channels), x, dtype)}
+    return Workload(name, operator, under_autocast(build(channels), x, dtype), peers, {}, {peer: None})
+
+
+# Networks
+
+
+def drawn_batch(images: int, size: tuple[int, int], classes: int) -> dict[str, list]:
+    """Return images of coloured squares with noise, each square a class, as a data loader of mmseg does."""
+    from mmengine.structures import PixelData
+    from mmseg.structures import SegDataSample
+
+    batch: dict[str, list] = {'inputs': [], 'data_samples': []}
+    for _ in range(images):
+        squares = torch.randint(classes, (size[0] // 16 + 1, size[1] // 16 + 1))
+        labels = squares.repeat_interleave(16, 0).repeat_interleave(16, 1)[: size[0], : size[1]]
+        image = labels * (255 // classes) + 10 * torch.randn(3, *size)
+        shapes = dict(img_shape=size, ori_shape=size, pad_shape=size, scale_factor=(1.0, 1.0), flip=False)
+        batch['inputs'].append(image.clamp(0, 255).to(torch.uint8))
+        batch['data_samples'].append(SegDataSample(gt_sem_seg=PixelData(data=labels[None]), metainfo=shapes))
+    return batch
+
+
+def trained_network(
+    config: str, small: bool, dtype: torch.dtype, device: str, images: int | None, channels_last: bool
+) -> Contender:
+    """Train and test the network of a config with random weights, on drawn images of the size of its crops.
+
+    Training and test have the options of the tools, ``--amp`` if the dtype is not float32, and ``--fuse-conv-bn``.
+    """
+    from mmengine.config import Config
+    from mmengine.optim import build_optim_wrapper
+    from mmengine.registry import MODELS, init_default_scope
+    from mmseg.models.decode_heads import cc_head
+
+    from mmattn.engine import enable_amp, fuse_at_first_call, prepare_for_cpu, use_channels_last
+    from mmattn.utils import config_path
+
+    logging.disable(logging.WARNING)
+    cfg = Config.fromfile(config if Path(config).is_file() else config_path(config))
+    init_default_scope(cfg.default_scope)
+    cc_head.CrissCrossAttention = alternatives.criss_cross_attention()  # also of an mmcv without compiled operators
+    cfg.model.backbone.init_cfg = None
+    cfg.model.pop('pretrained', None)
+    if small:
+        cfg.model.data_preprocessor.size = (65, 65)
+    amp = dtype != torch.float32
+    if amp:
+        enable_amp(cfg.optim_wrapper)
+        cfg.optim_wrapper.dtype = str(dtype).removeprefix('torch.')
+    prepare_for_cpu(cfg)
+    torch.manual_seed(0)
+    model = MODELS.build(cfg.model).to(device)
+    for parameter in model.parameters():
+        if parameter.numel() == 1:
+            nn.init.ones_(parameter)  # the initial 0 would hide what an attention computes
+    if channels_last:
+        try:
+            use_channels_last(model)
+        except ValueError as error:  # an operator of mmcv that cannot read channels last
+            print(error)
+    trained = copy.deepcopy(model).eval()
+    fuse_at_first_call(trained)
+    wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
+    size, classes = cfg.model.data_preprocessor.size, cfg.model.decode_head.num_classes
+    images = 2 if small else images or cfg.train_dataloader.batch_size
+    batch, image = drawn_batch(images, size, classes), drawn_batch(1, size, classes)
+
+    def train() -> Tensor:
+        model.train_step(copy.deepcopy(batch), wrapper)
+        return torch.empty(0)
+
+    def test() -> Tensor:
+        with torch.autocast(device, dtype, enabled=amp):
+            trained.test_step(copy.deepcopy(image))
+        return torch.empty(0)
+
+    def results() -> dict[str, Tensor]:
+        torch.manual_seed(0)  # of dropout
+        with wrapper.optim_context(model):
+            data = model.data_preprocessor(copy.deepcopy(batch), training=True)
+            loss, _ = model.parse_losses(model(**data, mode='loss'))
+        if amp:  # in 16 bit, batch norms of small maps multiply the roundings of gradients
+            return {'loss': loss.detach()}
+        parameters = dict(model.decode_head.named_parameters())
+        grads = torch.autograd.grad(loss, [*parameters.values()], allow_unused=True)
+        return {'loss': loss.detach(), **{name: x for name, x in zip(parameters, grads) if x is not None}}
+
+    return Contender({TRAINING: train, TEST: test}, results)
+
+
+def network(
+    small: bool,
+    dtype: torch.dtype,
+    device: str,
+    stock: str,
+    ours: str,
+    operator: str = '',
+    images: int | None = None,
+    channels_last: bool = False,
+) -> Workload:
+    """A network beside a stock one: a training step, and a test of one image."""
+    built = {config: trained_network(config, small, dtype, device, images, channels_last) for config in (stock, ours)}
+    peer = Path(stock).stem
+    return Workload(Path(ours).stem, operator, built[ours], {peer: built[stock]}, {}, {peer: None})
+
+
+CITYSCAPES, CAMVID = '4xb2-80k_cityscapes-769x769.py', '1xb8-4k_camvid-360x360.py'
+FACES, FASSEG = 'r18-d8_1xb12-100e_lfw-pl-224x224.py', 'r18-d8-half_1xb8-480_fasseg-192x160.py'
+NETWORKS: dict[str, dict[str, Builder]] = {  # by device: a CPU trains smaller ones
+    device: {
+        'Bi-NL': partial(
+            network,
+            stock=f'bi_nl/nl_r50-d8_{streets}',
+            ours=f'bi_nl/bi-nl_r50-d8_{streets}',
+            operator='global_attention',
+            images=2,
+        ),
+        'Bi-CC': partial(
+            network,
+            stock=f'bi_cc/cc_r50-d8_{streets}',
+            ours=f'bi_cc/bi-cc_r50-d8_{streets}',
+            operator='grid_attention',
+            images=2,
+        ),
+        'U-Net-BA': partial(
+            network, stock=f'unet_ba/unet_{faces}', ours=f'unet_ba/unet-ba_{faces}', operator='local_attention'
+        ),
+    }
+    for device, streets, faces in (('cpu', CAMVID, FASSEG), ('cuda', CITYSCAPES, FACES))
+}

@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
-# Makes what gpu_run.sh finds beside it, on a machine with a network: bash prepare.sh [wheels] [library] [kernels]
+# Makes what gpu_run.sh finds beside it, on a machine with a network: bash prepare.sh [wheels] [library]
 #
 # wheels: whl/, MMSegmentation and what it needs, in pure Python, for Python 3.12. library: _C.so, the kernels for
 # torch 2.11.0+cu130 and ARCH=9.0, with a torch of its own in ~/.cache/mmattn/gpu_run (7 GB). It needs nvcc 13. Without
-# it, gpu_run.sh builds the kernels. kernels: triton.tar, the Triton kernels that the part tune compares, compiled for
-# ARCH=9.0 by Triton 3.6.0, as that torch has it. They take minutes of the CPU, and no GPU.
+# it, gpu_run.sh builds the kernels.
 set -euo pipefail
 source "$(dirname "$0")/checkout.sh"
 cache=${MMATTN_CACHE:-$HOME/.cache/mmattn}/gpu_run python=${PYTHON:-python3}
 parts=("$@")
-[ $# -gt 0 ] || parts=(wheels library kernels)
+[ $# -gt 0 ] || parts=(wheels library)
 for part in "${parts[@]}"; do
 case $part in
 wheels)
@@ -33,12 +32,6 @@ library)
     (cd "$cache/tree" && PATH=$cache/venv/bin:$PATH CUDA_HOME=${CUDA_HOME:-/usr/local/cuda-13.0} FORCE_CUDA=1 \
         TORCH_CUDA_ARCH_LIST=${ARCH:-9.0} MAX_JOBS=$(nproc) "$cache/venv/bin/python" setup.py build_ext --inplace)
     cp "$cache/tree/mmattn/_C.so" "$here/_C.so" && ls -l "$here/_C.so" ;;
-kernels)
-    [ -e "$cache/triton-3.6.0" ] || $python -m pip install -q --no-deps --target "$cache/triton-3.6.0" triton==3.6.0
-    folder=$(mktemp -d)
-    SMALL= OUT=$folder TRITON_CACHE_DIR=$folder/cache TRITON_STORE_BINARY_ONLY=1 \
-        PYTHONPATH=$cache/triton-3.6.0:$root:$root/tools/benchmarks:$here $python "$here/warm_cache.py" "${ARCH:-9.0}"
-    tar -cf "$here/triton.tar" -C "$folder/cache" . && rm -rf "$folder" && ls -l "$here/triton.tar" ;;
 *) echo "there is no part $part" >&2; exit 2 ;;
 esac
 done
