@@ -52,7 +52,10 @@ def words(way, path, work_dir):
     return tool(program, CONFIG, *arguments, '--work-dir', work_dir, '--cfg-options', *SMALL, *options)
 
 
-@pytest.mark.parametrize('way', WAYS)
+# By default, as the config of a model names them and as a test does.
+@pytest.mark.parametrize(
+    'way', [way if way in ('init_cfg', 'test') else pytest.param(way, marks=pytest.mark.e2e) for way in WAYS]
+)
 def test_weights_of_which_no_key_fits_end_a_run(way, attempt, weights, tmp_path):
     """It names both, and has not trained."""
     path = weights / 'other.pth'
@@ -68,9 +71,9 @@ def test_weights_of_which_no_key_fits_end_a_run(way, attempt, weights, tmp_path)
     ('way', 'name', 'missing'),
     [
         ('init_cfg', 'backbone', ''),
-        ('init_cfg', 'layer', ' conv1.'),
+        pytest.param('init_cfg', 'layer', ' conv1.', marks=pytest.mark.e2e),
         ('load_from', 'head', ' backbone.'),
-        ('test', 'head', ' backbone.'),
+        pytest.param('test', 'head', ' backbone.', marks=pytest.mark.e2e),
     ],
 )
 def test_the_share_is_logged_and_a_part_is_a_warning(way, name, missing, run, weights, tmp_path):
