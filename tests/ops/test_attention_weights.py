@@ -11,7 +11,7 @@ from mmattn.utils.profiling import extra_memory
 
 from . import literal, zscored
 from .literal import CONTENT, LEARNED, POSITIONS, SWITCHES, operands, randn
-from .test_strided_attention import OTHER_KEYS
+from .test_equations import OTHER_KEYS
 
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 

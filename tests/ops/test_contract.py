@@ -1,5 +1,13 @@
-"""What every operator promises, over all small calls of ``tests/support/operator_calls.py``."""
+"""Operators × implementations × properties: what every operator promises, by whatever computes it.
 
+The calls are all of ``tests/support/operator_calls.py``, and one of each kind of operands here. ``implementations.py``
+has what computes them. A property runs for each call by each implementation in all its dtypes. Where a property has
+further axes, such as layouts and numbers of channels, they are combined within a test, in step: strides and channels
+of a tensor are read in one place of an implementation, which other operands do not change. Larger maps, of several
+tiles, are in ``test_kernels.py``, and edges of maps in ``test_equations.py``.
+"""
+
+import functools
 import inspect
 import itertools
 import math
@@ -9,18 +17,19 @@ import torch
 import torch._dynamo.testing
 
 from mmattn import ops
-from mmattn.ops import dispatch
+from mmattn.ops import export
 from mmattn.ops.dispatch import OPERATORS
 from mmattn.ops.patterns import PATTERNS
 from mmattn.utils.profiling import extra_memory
 
 from ..requirements import requires
+from ..support import operator_calls
 from ..support.comparison import evaluate
-from ..support.operator_calls import QKV, cast, each, randn, small_calls
+from ..support.operator_calls import QKV, Call, cast, each, randn, small_calls
 from . import literal, zscored
+from .implementations import REFERENCE, by_all, run_each
 from .literal import (
     AFTER,
-    DTYPES,
     LAYOUTS,
     LEARNED,
     SWITCHES,
@@ -44,15 +53,10 @@ RICH = {
 rich = pytest.mark.parametrize('name', RICH)
 
 
-def given(call, dtype=torch.float64):
-    """Tensors and settings of a call."""
-    return cast(call.tensors, dtype), dict(call.settings)
-
-
 def plain(name, dtype=torch.float64):
     """A call with every kind of operand, without z-score and log-sum-exp."""
-    tensors, settings = given(RICH[name], dtype)
-    return tensors, {key: x for key, x in settings.items() if key not in ('normalize', 'return_lse')}
+    settings = {key: x for key, x in RICH[name].settings.items() if key not in ('normalize', 'return_lse')}
+    return cast(RICH[name].tensors, dtype), settings
 
 
 def test_the_calls_have_every_option():
@@ -73,37 +77,319 @@ def test_the_calls_have_every_option():
     assert {*axes} == {(count, pattern) for count in (1, 2, 3) for pattern in PATTERNS}
 
 
+BIASES = ('window_bias', 'outside_bias', 'offset_bias', 'axis_bias', 'key_bias', 'logits')
+# An operator, and options of `make`.
+VARIANTS = {
+    **{
+        f'{kind}{"-zscore" if normalize else ""}': (f'{kind}_attention', {'normalize': normalize})
+        for kind in ('global', 'grid')
+        for normalize in (False, True)
+    },
+    'global-further': ('global_attention', {'further': True}),
+    **{f'local-{name}': ('local_attention', SWITCHES[name]) for name in ('bilateral', 'refined', 'geometric')},
+    **{pattern: ('strided_attention', {'pattern': pattern}) for pattern in PATTERNS},
+    'one group': ('strided_attention', {'pattern': 'block', 'step': 9}),
+    'dynamic_conv': ('dynamic_conv', {}),
+}
+
+
+def make(variant, size=None, outside_bias=LEARNED, heads=2, **more):
+    """A call: of a 3-D map in strided attention, of a 2-D map in the others."""
+    if variant in ALL:
+        settings = {key: x for key, x in ALL[variant].settings.items() if key != 'return_lse'}
+        return Call(ALL[variant].operator, dict(ALL[variant].tensors), settings)
+    name, options = VARIANTS[variant]
+    size = size or ((2, 3, 4) if name == 'strided_attention' else (3, 4))
+    more |= {'batch': 2, 'heads': heads}
+    if name == 'dynamic_conv':
+        return Call(name, *literal.with_logits(size, 3, **more))
+    if name == 'local_attention':
+        return Call(name, *literal.with_kernel(size, 3, **more, **options))
+    if name == 'strided_attention':
+        return Call(name, *literal.with_offsets(size, options.get('step', 2), options['pattern'], **more))
+    tensors, settings = literal.with_window(name, size, 3, outside_bias, **more)
+    tensors |= literal.further(size) if 'further' in options else {}
+    return Call(name, tensors, settings | {key: x for key, x in options.items() if key == 'normalize'})
+
+
+def check(implementations, call, after=lambda op: op, also=lambda actual: None):
+    """Values and all gradients are those of the equation in float64, from tensors that are rounded to a dtype.
+
+    ``also`` is called with the results of each implementation.
+    """
+    equation, own, exact = after(getattr(literal, call.operator)), after(zscored.operator(call.operator)), {}
+
+    def compare(dtype):
+        tensors = cast(call.tensors, dtype)
+        if dtype not in exact:
+            exact[dtype] = evaluate(equation, tensors, torch.float64, **call.settings)
+        expected, actual = exact[dtype], evaluate(own, tensors, **call.settings)
+        for name, x in actual.items():
+            assert x.dtype == dtype or name == 'lse' or (call.operator, name) == ('bilinear_logits', 'output')
+        tolerance = {'check_dtype': False} if dtype == torch.float64 else low_precision(dtype)
+        if dtype != torch.float64:
+            # the z-score of few keys multiplies its gradients
+            tolerance['atol'] *= 4 * max(map(literal.largest, expected.values()))
+        assert_same(actual, expected, **tolerance)
+        also(actual)
+
+    run_each(implementations, call, compare)
+
+
+@pytest.mark.every_case
+@by_all
 @pytest.mark.parametrize('name', ALL)
-def test_values_and_gradients_are_those_of_the_equation(name):
-    call = ALL[name]
-    tensors, settings = given(call)
-    operator = zscored.operator(call.operator)
-    literal.assert_equation(operator, getattr(literal, call.operator), tensors, **settings)
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        rounded = cast(tensors, dtype)
-        exact = evaluate(operator, rounded, torch.float64, **settings)
-        largest = max(x.abs().max().item() for x in exact.values())
-        actual = evaluate(operator, rounded, **settings)
-        wide = {'output'} if call.operator == 'bilinear_logits' else {'lse'}  # logits are in float32
-        assert {x.dtype for key, x in actual.items() if key not in wide} == {dtype}
-        tolerance = low_precision(dtype)
-        # the z-score of few keys multiplies its gradients
-        assert_same(actual, exact, **tolerance | {'atol': 4 * tolerance['atol'] * max(1, largest)})
+def test_values_and_gradients_are_those_of_the_equation(name, implementations):
+    low = REFERENCE._replace(dtypes=(torch.float32, torch.bfloat16, torch.float16))
+    check([*implementations, *([low] if REFERENCE in implementations else [])], ALL[name])
 
 
-@requires('native operators')
+@pytest.mark.every_case
+@by_all
+@pytest.mark.parametrize('variant', VARIANTS)
+def test_layouts(variant, implementations):
+    """Of operands, biases and the cotangent. Frames one below the other are a map."""
+    for number, (layout, after) in enumerate(itertools.product(LAYOUTS.values(), AFTER.values())):
+        channels = (3, 1, 4, 16, 35)[number % 5]
+        call = make(variant, value_channels=channels, **{} if 'geometric' in variant else {'channels': channels})
+
+        def lay(x, layout=layout):
+            if x.dtype == torch.bool:
+                return x
+            return layout(x.flatten(2, 3)).unflatten(2, x.shape[2:4]) if x.dim() == 6 else layout(x)
+
+        call.tensors = each(call.tensors, lay)
+        check(implementations, call, after)
+
+
+HEADS_LAST = {'heads_last': lambda x: x.movedim(1, -2).contiguous().movedim(-2, 1)}
+
+
+@pytest.mark.every_case
+@by_all
 @rich
-def test_kernels_run_forward_and_backward(name):
-    tensors, settings = plain(name, torch.float32)
-    with dispatch.kernels_run() as ran:
-        evaluate(getattr(ops, name), tensors, **settings)
-    assert ran == [name, f'{name}_backward']
+def test_the_output_has_the_dimension_order_of_value(name, implementations):
+    for layout in (x for key, x in (LAYOUTS | HEADS_LAST).items() if key != 'expanded'):
+        tensors, settings = plain(name)
+        if tensors['value'].dim() != 5 and layout not in HEADS_LAST.values():
+            continue
+        tensors['value'] = layout(tensors['value'])
+
+        def compare(dtype, tensors=tensors, settings=settings):
+            tensors = cast(tensors, dtype)
+            out = getattr(ops, name)(**tensors, **settings)
+            order = sorted(range(out.dim()), key=lambda d: -tensors['value'].stride(d))
+            if name == 'grid_attention' and tensors['value'].stride(-1) != 1:
+                order = list(range(out.dim()))
+            assert out.permute(order).is_contiguous()
+
+        run_each(implementations, Call(name, tensors, settings), compare)
+
+
+# Which operands are one tensor; Algorithm 1 has one for all three.
+SHARED = {'all': 'xxx', 'query_key': 'xxy', 'key_value': 'xyy', 'query_value': 'xyx'}
+
+
+def share(places, op):
+    """An operator of x and y, each in some places."""
+
+    def shared(x, y=None, **others):
+        return op(**{key: x if place == 'x' else y for key, place in places.items()}, **others)
+
+    return shared
+
+
+@pytest.mark.every_case
+@by_all
+@pytest.mark.parametrize('variant', [x for x in VARIANTS if x not in ('local-geometric', 'dynamic_conv')])
+def test_one_tensor_in_several_places(variant, implementations):
+    """Its gradient is the sum of those of its places."""
+    for which in SHARED.values():
+        call = make(variant, value_channels=3)
+        places = dict(zip(QKV, which))
+        others = {key: x for key, x in call.tensors.items() if key not in QKV}
+        call.tensors = {place: call.tensors[key] for key, place in places.items()} | others
+
+        check(implementations, call, functools.partial(share, places))
+
+
+@pytest.mark.every_case
+@by_all
+@rich
+def test_only_needed_gradients_are_computed(name, implementations):
+    """The backward operator returns only the needed gradients; they equal those of a call that needs all."""
+
+    def compare(dtype):
+        run, leaves = flat(name, dtype)
+        every = [x.detach().requires_grad_() for x in leaves]
+        expected = torch.autograd.grad(run(*every).square().sum(), every)
+        for kept in range(len(leaves)):
+            for frozen in (False, True):  # one needs a gradient, or all but one do
+                those = [i for i in range(len(leaves)) if (i == kept) != frozen]
+                some = [x.detach().requires_grad_(i in those) for i, x in enumerate(leaves)]
+                with Calls() as seen:
+                    found = torch.autograd.grad(run(*some).square().sum(), [some[i] for i in those])
+                assert sum(seen.seen[-1][1][-1]) == len(those)
+                for x, i in zip(found, those):
+                    torch.testing.assert_close(x, expected[i])
+
+    run_each(implementations, Call(name, *plain(name)), compare)
+
+
+# What is multiplied, so that logits are 1e4 times as large.
+LARGE = {
+    'content': dict(query=100, key=100),
+    'position': {name: 1e4 for name in BIASES if name != 'outside_bias'},
+    'outside_bias': dict(outside_bias=1e4),
+    'both': dict.fromkeys(BIASES, 1e4) | dict(query=100, key=100),
+}
+MORE = {
+    f'{kind}-{title}{"-zscore" if normalize else ""}': (f'{kind}-zscore' if normalize else kind, outside)
+    for kind in ('global', 'grid')
+    for title, outside in (('zero', 0.0), ('neg_inf', -math.inf))
+    for normalize in (False, True)
+    if not (normalize and outside)
+}
+
+
+@pytest.mark.every_case
+@by_all
+@pytest.mark.parametrize('variant', [*VARIANTS, *MORE])
+def test_logits_of_1e4(variant, implementations):
+    """Nothing overflows. A float32 logit of 1e4 is off by up to some 1e-3, its weight by as much of itself."""
+    variant, outside = MORE.get(variant, (variant, LEARNED))
+    for large in LARGE.values():
+        call = make(variant, (3, 4, 5) if variant in PATTERNS else (4, 5), outside, heads=1)
+        for key, factor in large.items():
+            call.tensors |= each({key: call.tensors[key]} if key in call.tensors else {}, lambda x, by=factor: x * by)
+        call.settings |= {key: -1e4 for key in ('outside_bias',) if key in large and outside == 0.0}
+
+        def compare(dtype, call=call):
+            tensors = cast(call.tensors, dtype)
+            actual = evaluate(zscored.operator(call.operator), tensors, **call.settings)
+            assert all(x.isfinite().all() for x in actual.values())
+            expected = evaluate(getattr(literal, call.operator), tensors, torch.float64, **call.settings)
+            torch.testing.assert_close(
+                actual['output'].double(), expected['output'], atol=1e-2, rtol=torch.finfo(dtype).eps
+            )
+            if call.operator == 'dynamic_conv':  # it has logits alone, which are exact
+                assert_same(actual, expected, **low_precision(dtype))
+
+        low = REFERENCE._replace(dtypes=(torch.float16,))
+        run_each([*implementations, *([low] if REFERENCE in implementations else [])], call, compare)
+
+
+@pytest.mark.every_case
+@by_all
+@pytest.mark.parametrize('variant', [x for x in VARIANTS if 'zscore' not in x])
+def test_neg_inf_removes_keys(variant, implementations):
+    """From the last softmax: the passes before it go by content alone. A query without keys gives 0."""
+    call = make(variant, (3, 4, 5) if variant in PATTERNS else (4, 5))
+    key = next(key for key in ('window_bias', 'offset_bias', 'logits') if key in call.tensors)
+    parts = call.tensors[key] if isinstance(call.tensors[key], tuple) else (call.tensors[key],)
+    removed = [randn(*x.shape, seed=9 + axis) > 0.5 for axis, x in enumerate(parts)]
+    if call.operator == 'dynamic_conv':
+        removed[0][..., 4] = False
+    else:
+        removed[0][:, :, 1] = True
+    parts = [x.masked_fill(r, -math.inf) for x, r in zip(parts, removed)]
+    call.tensors[key] = tuple(parts) if isinstance(call.tensors[key], tuple) else parts[0]
+
+    def also(actual):
+        assert all(x.isfinite().all() for x in actual.values())
+        for axis, r in enumerate(removed):
+            assert not actual[f'd_{key}{axis or ""}'][r].any()
+        if call.operator in ('local_attention', 'strided_attention'):
+            assert not actual['output'][:, :, 1].any()
+
+    check(implementations, call, also=also)
+
+
+@pytest.mark.every_case
+@by_all
+@pytest.mark.parametrize('variant', VARIANTS)
+def test_float32_with_bfloat16(variant, implementations):
+    """Each gradient has the dtype of its tensor."""
+    call = make(variant, (3, 4, 5) if variant in PATTERNS else (4, 5))
+    for wide in (True, False):  # the biases, or the operands
+        dtypes = {key: torch.float32 if (key in BIASES) == wide else torch.bfloat16 for key in call.tensors}
+        tensors = {key: cast({key: x}, dtypes[key])[key] for key, x in call.tensors.items()}
+        expected = evaluate(getattr(literal, call.operator), tensors, torch.float64, **call.settings)
+
+        def compare(_, tensors=tensors, dtypes=dtypes, expected=expected):
+            actual = evaluate(zscored.operator(call.operator), tensors, **call.settings)
+            assert actual['output'].dtype == dtypes['value']
+            for key, x in actual.items():
+                assert key == 'output' or x.dtype == dtypes[key[2:].rstrip('0123456789')]
+            assert_same(actual, expected, **low_precision(torch.bfloat16))
+
+        run_each([x for x in implementations if 'composition' not in x.name], call, compare, dtypes={torch.float32})
+
+
+# Of several tiles of keys; of whole vectors of 16 and a rest.
+MASKED = {
+    'key_mask': [
+        ('global_attention', (400,), ('key_bias',), dict(return_lse=True)),
+        ('global_attention', (3, 5, 4), (), dict(is_causal=True)),
+        ('global_attention', (9, 7), ('window_bias',), dict(window_size=3)),
+        ('local_attention', (5, 35), (), dict(kernel_size=3, return_lse=True)),
+        ('local_attention', (6, 7), ('window_bias',), dict(kernel_size=3, iterations=2, dilation=2)),
+    ],
+    'key_bias': [
+        ('global_attention', (400,), (), dict(return_lse=True)),
+        ('global_attention', (3, 5, 4), (), dict(is_causal=True)),
+        ('global_attention', (9, 7), ('window_bias',), dict(window_size=3)),
+    ],
+}
+MASKED_CALLS = [(mask_by, *call) for mask_by, calls in MASKED.items() for call in calls]
+
+
+@pytest.mark.every_case
+@by_all
+@pytest.mark.parametrize(('mask_by', 'name', 'size', 'biases', 'settings'), MASKED_CALLS, ids=str)
+def test_masked_keys_and_values_reach_nothing(mask_by, name, size, biases, settings, implementations):
+    """They may hold anything: results and gradients are as if they were 0. So it is in exported graphs."""
+    call = operator_calls.make(name, size, *biases, batch=2, heads=2, channels=5, value_channels=5, **settings)
+    mask = torch.rand(2, *size, generator=torch.Generator().manual_seed(1)) > 0.5
+    masked = dict.fromkeys(('key', 'value'), ~mask[:, None, ..., None])
+    if 'key_bias' in biases:
+        masked['key_bias'] = ~mask[:, None]
+
+    def poisoned(number, dtype):
+        tensors = {key: x.to(dtype) for key, x in call.tensors.items()}
+        tensors |= {key: tensors[key].masked_fill(entries, number) for key, entries in masked.items()}
+        if mask_by == 'key_mask':
+            return tensors, call.settings | {'key_mask': mask}
+        removed = torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, -math.inf)[:, None]
+        return tensors, call.settings | {'key_bias': removed}
+
+    def compare(dtype):
+        results = []
+        for number in (0, math.nan, math.inf, -math.inf):
+            tensors, given = poisoned(number, dtype)
+            results.append(evaluate(getattr(ops, name), tensors, **given))
+        expected, *others = results
+        assert all(x.isfinite().all() for key, x in expected.items() if key != 'lse')
+        assert not any(expected[f'd_{key}'].masked_select(entries).any() for key, entries in masked.items())
+        for other in others:
+            assert_same(other, expected, 0, 0)
+
+    run_each(implementations, Call(name, *poisoned(0, torch.float64)), compare)
+    if REFERENCE in implementations:
+        run = export.COMPOSITIONS[OPERATORS[name].run]
+        expected, *others = (
+            run(*literal.arguments(name, **tensors, **given))
+            for tensors, given in (poisoned(x, torch.float32) for x in (0, math.nan, math.inf, -math.inf))
+        )
+        assert all(all(map(torch.equal, outputs, expected)) for outputs in others)
 
 
 def flat(name, dtype=torch.float64):
     """The dispatcher's operator, its arguments, and where the floating-point tensors among them are."""
     tensors, settings = plain(name, dtype)
-    leaves, spec = torch.utils._pytree.tree_flatten(literal.arguments(name, **tensors, **settings))
+    without_lse = (False,) if name == 'local_attention' else ()  # CUDA kernels compute none there
+    arguments = literal.arguments(name, **tensors, **settings)
+    leaves, spec = torch.utils._pytree.tree_flatten((*arguments, *without_lse))
     places = [i for i, x in enumerate(leaves) if torch.is_tensor(x) and x.is_floating_point()]
 
     def run(*found):
@@ -145,24 +431,6 @@ def test_an_exported_graph_has_the_same_gradients(name):
     assert_same(evaluate(exported, tensors), evaluate(operator, tensors, **settings), 0, 0)
 
 
-@pytest.mark.parametrize('dtype', [torch.float64, torch.float32], ids=str)
-@rich
-def test_only_needed_gradients_are_computed(name, dtype):
-    """The backward operator returns only the needed gradients; they equal those of a call that needs all."""
-    run, leaves = flat(name, dtype)
-    every = [x.detach().requires_grad_() for x in leaves]
-    expected = torch.autograd.grad(run(*every).square().sum(), every)
-    for kept in range(len(leaves)):
-        for frozen in (False, True):  # one needs a gradient, or all but one do
-            those = [i for i in range(len(leaves)) if (i == kept) != frozen]
-            some = [x.detach().requires_grad_(i in those) for i, x in enumerate(leaves)]
-            with Calls() as seen:
-                found = torch.autograd.grad(run(*some).square().sum(), [some[i] for i in those])
-            assert sum(seen.seen[-1][1][-1]) == len(those)
-            for x, i in zip(found, those):
-                torch.testing.assert_close(x, expected[i])
-
-
 @requires('native operators')
 def test_a_frozen_window_costs_no_memory():
     """Its gradient would be another 4 MiB that is not needed; returned tensors do not count."""
@@ -177,55 +445,6 @@ def test_a_frozen_window_costs_no_memory():
     assert extra[False] < extra[True] + 0.5
 
 
-BIASES = ('window_bias', 'outside_bias', 'offset_bias', 'axis_bias', 'key_bias', 'logits')
-# An operator, and options of `make`.
-VARIANTS = {
-    **{
-        f'{kind}{"-zscore" if normalize else ""}': (f'{kind}_attention', {'normalize': normalize})
-        for kind in ('global', 'grid')
-        for normalize in (False, True)
-    },
-    'global-further': ('global_attention', {'further': True}),
-    **{f'local-{name}': ('local_attention', SWITCHES[name]) for name in ('bilateral', 'refined', 'geometric')},
-    **{pattern: ('strided_attention', {'pattern': pattern}) for pattern in PATTERNS},
-    'one group': ('strided_attention', {'pattern': 'block', 'step': 9}),
-    'dynamic_conv': ('dynamic_conv', {}),
-}
-every_variant = pytest.mark.parametrize('variant', VARIANTS)
-
-
-def make(variant, size=None, dtype=torch.float64, outside_bias=LEARNED, heads=2, **more):
-    """The operator, tensors and settings of a call: of a 3-D map in strided attention, of a 2-D map in the others."""
-    if variant in ALL:
-        tensors, settings = given(ALL[variant], dtype)
-        return ALL[variant].operator, tensors, {key: x for key, x in settings.items() if key != 'return_lse'}
-    name, options = VARIANTS[variant]
-    size = size or ((2, 3, 4) if name == 'strided_attention' else (3, 4))
-    more |= {'batch': 2, 'heads': heads, 'dtype': dtype}
-    if name == 'dynamic_conv':
-        return name, *literal.with_logits(size, 3, **more)
-    if name == 'local_attention':
-        return name, *literal.with_kernel(size, 3, **more, **options)
-    if name == 'strided_attention':
-        return name, *literal.with_offsets(size, options.get('step', 2), options['pattern'], **more)
-    tensors, settings = literal.with_window(name, size, 3, outside_bias, **more)
-    tensors |= literal.further(size, dtype=dtype) if 'further' in options else {}
-    return name, tensors, settings | {key: x for key, x in options.items() if key == 'normalize'}
-
-
-@pytest.mark.parametrize('after', AFTER.values(), ids=AFTER)
-@pytest.mark.parametrize('layout', LAYOUTS.values(), ids=LAYOUTS)
-@every_variant
-def test_layouts(variant, layout, after):
-    """Frames one below the other are a map."""
-    name, tensors, settings = make(variant, value_channels=3)
-    masks = {key: tensors.pop(key) for key in ('key_mask',) if key in tensors}
-    tensors = each(tensors, lambda x: layout(x.flatten(2, 3)).unflatten(2, x.shape[2:4]) if x.dim() == 6 else layout(x))
-    assert not any(tensors[key].is_contiguous() for key in QKV if key in tensors)
-    op, reference = after(zscored.operator(name)), after(getattr(literal, name))
-    assert_same(evaluate(op, tensors | masks, **settings), evaluate(reference, tensors | masks, **settings))
-
-
 # Of a call in one piece: lengths of slices in each pass. Bytes of slices of several queries, groups or heads.
 SLICES = {
     'global_attention': ([35], 20_000),
@@ -238,121 +457,23 @@ SLICES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize('several', [False, True], ids=['of one', 'of several'])
-@every_variant
+@pytest.mark.parametrize('variant', VARIANTS)
 def test_slices_do_not_change_the_result(monkeypatch, variant, several):
     """Slices of one query, row, or item and head, and of several with a shorter last one."""
     size = {'one group': (3, 4, 2)}.get(variant, (4, 5, 3) if variant in PATTERNS else (5, 7))
-    name, tensors, settings = make(variant, size, heads=3 if len(size) == 3 else 5)
-    of_neighbours = name in ('local_attention', 'dynamic_conv')
-    slices = record_slices(monkeypatch, f'mmattn.ops.{"neighbourhood" if of_neighbours else name}')
-    operator, (whole_slices, budget) = zscored.operator(name), SLICES[name]
-    whole = evaluate(operator, tensors, **settings)
+    call = make(variant, size, heads=3 if len(size) == 3 else 5)
+    of_neighbours = call.operator in ('local_attention', 'dynamic_conv')
+    slices = record_slices(monkeypatch, f'mmattn.ops.{"neighbourhood" if of_neighbours else call.operator}')
+    operator, (whole_slices, budget) = zscored.operator(call.operator), SLICES[call.operator]
+    whole = evaluate(operator, call.tensors, **call.settings)
     assert slices == whole_slices * 2 if whole_slices else len(slices) == 2 * 8  # forward and backward; 8 dimensions
     pieces = len(slices)
     slices.clear()
     monkeypatch.setattr('mmattn.ops.chunks.CHUNK_BYTES', budget if several else 1)
-    sliced = evaluate(operator, tensors, **settings)
+    sliced = evaluate(operator, call.tensors, **call.settings)
     assert len(slices) > pieces
     assert (max(slices) == 1) != several
     assert_same(sliced, whole, 1e-12, 1e-12)
-
-
-# Which operands are one tensor; Algorithm 1 has one for all three.
-SHARED = {'all': 'xxx', 'query_key': 'xxy', 'key_value': 'xyy', 'query_value': 'xyx'}
-
-
-@pytest.mark.parametrize('which', SHARED.values(), ids=SHARED)
-@pytest.mark.parametrize('variant', [x for x in VARIANTS if x not in ('local-geometric', 'dynamic_conv')])
-def test_one_tensor_in_several_places(variant, which):
-    """Its gradient is the sum of those of its places."""
-    name, tensors, settings = make(variant, value_channels=3)
-    places = dict(zip(QKV, which))
-    others = {key: x for key, x in tensors.items() if key not in QKV}
-    tensors = {place: tensors[key] for key, place in places.items()} | others
-
-    def share(op):
-        return lambda x, y=None, **others: op(
-            **{key: x if place == 'x' else y for key, place in places.items()}, **others, **settings
-        )
-
-    assert_same(evaluate(share(zscored.operator(name)), tensors), evaluate(share(getattr(literal, name)), tensors))
-
-
-# What is multiplied, so that logits are 1e4 times as large.
-LARGE = {
-    'content': dict(query=100, key=100),
-    'position': {name: 1e4 for name in BIASES if name != 'outside_bias'},
-    'outside_bias': dict(outside_bias=1e4),
-    'both': dict.fromkeys(BIASES, 1e4) | dict(query=100, key=100),
-}
-MORE = {
-    f'{kind}-{title}{"-zscore" if normalize else ""}': (f'{kind}-zscore' if normalize else kind, outside)
-    for kind in ('global', 'grid')
-    for title, outside in (('zero', 0.0), ('neg_inf', -math.inf))
-    for normalize in (False, True)
-    if not (normalize and outside)
-}
-
-
-@pytest.mark.parametrize('dtype', DTYPES, ids=str)
-@pytest.mark.parametrize('large', LARGE)
-@pytest.mark.parametrize('variant', [*VARIANTS, *MORE])
-def test_logits_of_1e4(variant, large, dtype):
-    """Nothing overflows. A float32 logit of 1e4 is off by up to some 1e-3, its weight by as much of itself."""
-    variant, outside = MORE.get(variant, (variant, LEARNED))
-    name, tensors, settings = make(variant, (3, 4, 5) if variant in PATTERNS else (4, 5), dtype, outside, heads=1)
-    for key, factor in LARGE[large].items():
-        tensors |= each({key: tensors[key]} if key in tensors else {}, lambda x, factor=factor: x * factor)
-    settings |= {key: -1e4 for key in ('outside_bias',) if key in LARGE[large] and outside == 0.0}
-    actual = evaluate(zscored.operator(name), tensors, **settings)
-    for key, x in actual.items():
-        assert x.isfinite().all(), key
-    expected = evaluate(getattr(literal, name), tensors, torch.float64, **settings)
-    torch.testing.assert_close(actual['output'].double(), expected['output'], atol=1e-2, rtol=torch.finfo(dtype).eps)
-    if name == 'dynamic_conv':  # it has logits alone, which are exact
-        assert_same(actual, expected, **low_precision(dtype))
-
-
-@pytest.mark.parametrize('wide', ['biases', 'operands'])
-@every_variant
-def test_float32_with_bfloat16(variant, wide):
-    """Each gradient has the dtype of its tensor."""
-    name, tensors, settings = make(variant, (3, 4, 5) if variant in PATTERNS else (4, 5), torch.float32)
-    dtypes = {key: torch.float32 if (key in BIASES) == (wide == 'biases') else torch.bfloat16 for key in tensors}
-    tensors = {
-        key: x if key == 'key_mask' else each({key: x}, lambda x, key=key: x.to(dtypes[key]))[key]
-        for key, x in tensors.items()
-    }
-    actual = evaluate(zscored.operator(name), tensors, **settings)
-    assert actual['output'].dtype == dtypes['value']
-    for key, x in actual.items():
-        assert key == 'output' or x.dtype == dtypes[key[2:].rstrip('0123456789')]
-    expected = evaluate(getattr(literal, name), tensors, torch.float64, **settings)
-    assert_same(actual, expected, **low_precision(torch.bfloat16))
-
-
-@pytest.mark.parametrize('dtype', [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize('variant', [x for x in VARIANTS if 'zscore' not in x])
-def test_neg_inf_removes_keys(variant, dtype):
-    """From the last softmax: the passes before it go by content alone. A query without keys gives 0."""
-    name, tensors, settings = make(variant, (3, 4, 5) if variant in PATTERNS else (4, 5), dtype)
-    key = next(key for key in ('window_bias', 'offset_bias', 'logits') if key in tensors)
-    parts = tensors[key] if isinstance(tensors[key], tuple) else (tensors[key],)
-    removed = [randn(*x.shape, seed=9 + axis) > 0.5 for axis, x in enumerate(parts)]
-    if name == 'dynamic_conv':
-        removed[0][..., 4] = False
-    else:
-        removed[0][:, :, 1] = True
-    parts = [x.masked_fill(r, -math.inf) for x, r in zip(parts, removed)]
-    tensors[key] = tuple(parts) if isinstance(tensors[key], tuple) else parts[0]
-    actual = evaluate(zscored.operator(name), tensors, **settings)
-    expected = evaluate(getattr(literal, name), tensors, torch.float64, **settings)
-    assert_same(actual, expected, **{} if dtype == torch.float64 else low_precision(dtype))
-    assert all(x.isfinite().all() for x in actual.values())
-    for axis, r in enumerate(removed):
-        assert not actual[f'd_{key}{axis or ""}'][r].any()
-    if name in ('local_attention', 'strided_attention'):
-        assert not actual['output'][:, :, 1].any()
 
 
 # With and without biases, of 2-D and 3-D maps, of keys at other positions.
@@ -372,63 +493,38 @@ CHECKED = [
 @pytest.mark.slow
 @pytest.mark.parametrize('variant', CHECKED)
 def test_opcheck(variant):
-    name, tensors, settings = make(variant, dtype=torch.float32)
-    if name == 'local_attention':  # else the second output is undefined
-        settings['return_lse'] = True
-    check_operator(zscored.operator(name), tensors, settings)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('layout', LAYOUTS.values(), ids=LAYOUTS)
-@pytest.mark.parametrize('variant', ['local-refined', 'dynamic_conv'])
-def test_opcheck_of_layouts(variant, layout):
-    """Their gradients have the strides of the tensors."""
-    name, tensors, settings = make(variant, dtype=torch.float32)
-    settings |= {'return_lse': True} if name == 'local_attention' else {}
-    check_operator(zscored.operator(name), each(tensors, layout), settings)
+    """Where gradients have the strides of the tensors, in every layout."""
+    call = make(variant)
+    tensors = cast(call.tensors, torch.float32)
+    if call.operator == 'local_attention':  # else the second output is undefined
+        call.settings['return_lse'] = True
+    layouts = LAYOUTS.values() if variant in ('local-refined', 'dynamic_conv') else [lambda x: x]
+    for layout in layouts:
+        check_operator(zscored.operator(call.operator), each(tensors, layout), call.settings)
 
 
 @pytest.mark.one_case
 @pytest.mark.parametrize('variant', CHECKED)
 def test_compile(variant):
     torch.compiler.reset()
-    name, tensors, settings = make(variant, dtype=torch.float32)
-    operator = zscored.operator(name)
+    call = make(variant)
+    tensors, operator = cast(call.tensors, torch.float32), zscored.operator(call.operator)
     compiled = torch.compile(operator, fullgraph=True, backend='aot_eager')
-    assert_same(evaluate(compiled, tensors, **settings), evaluate(operator, tensors, **settings), 0, 0)
+    assert_same(evaluate(compiled, tensors, **call.settings), evaluate(operator, tensors, **call.settings), 0, 0)
 
 
 @pytest.mark.slow
-@every_variant
+@pytest.mark.parametrize('variant', VARIANTS)
 def test_gradcheck(variant):
-    name, tensors, settings = make(variant, (2, 1, 3) if variant in (*PATTERNS, 'one group') else (2, 3))
-    settings |= {key: tensors.pop(key) for key in ('key_mask',) if key in tensors}
-    leaves, spec = torch.utils._pytree.tree_flatten(tensors)
+    call = make(variant, (2, 1, 3) if variant in (*PATTERNS, 'one group') else (2, 3))
+    mask = {key: call.tensors.pop(key) for key in ('key_mask',) if key in call.tensors}
+    leaves, spec = torch.utils._pytree.tree_flatten(call.tensors)
 
     def run(*leaves):
-        return zscored.operator(name)(**torch.utils._pytree.tree_unflatten(leaves, spec), **settings)
+        tensors = torch.utils._pytree.tree_unflatten(leaves, spec)
+        return zscored.operator(call.operator)(**tensors, **mask, **call.settings)
 
     assert torch.autograd.gradcheck(run, [x.requires_grad_() for x in leaves])
-
-
-HEADS_LAST = {'heads_last': lambda x: x.movedim(1, -2).contiguous().movedim(-2, 1)}
-
-
-@pytest.mark.parametrize('layout', [name for name in LAYOUTS | HEADS_LAST if name != 'expanded'])
-@rich
-def test_the_output_has_the_dimension_order_of_value(name, layout):
-    for dtype in (torch.float32, torch.float64):
-        tensors, settings = plain(name, dtype)
-        if tensors['value'].dim() != 5 and layout not in HEADS_LAST:
-            return
-        tensors['value'] = (LAYOUTS | HEADS_LAST)[layout](tensors['value'])
-        out = getattr(ops, name)(**tensors, **settings)
-        order = sorted(range(out.dim()), key=lambda d: -tensors['value'].stride(d))
-        if name == 'grid_attention' and tensors['value'].stride(-1) != 1:
-            order = list(range(out.dim()))
-        assert out.permute(order).is_contiguous()
-        contiguous = getattr(ops, name)(**tensors | {'value': tensors['value'].contiguous()}, **settings)
-        torch.testing.assert_close(out, contiguous)
 
 
 GROUPED = [name for name in RICH if name != 'dynamic_conv']
@@ -500,7 +596,8 @@ def test_fewer_queries_are_the_last_positions(size, dtype, window, count):
 
 
 def test_attention_over_two_parts_of_the_keys_is_merged_by_their_lse():
-    tensors, settings = given(ALL['global_attention: 2d, learned outlier'])
+    call = ALL['global_attention: 2d, learned outlier']
+    tensors, settings = call.tensors, call.settings
     first = torch.rand(1, 3, 4, generator=torch.Generator().manual_seed(0)) < 0.5
 
     def merged(**tensors):

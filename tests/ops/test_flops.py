@@ -4,9 +4,18 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from mmattn.ops import dynamic_conv, global_attention, grid_attention, local_attention
+from mmattn.ops import (
+    dynamic_conv,
+    global_attention,
+    grid_attention,
+    local_attention,
+    strided_attention,
+    strided_support,
+)
+from mmattn.ops.patterns import PATTERNS
 
 from .literal import randn, with_logits
+from .test_equations import OTHER_KEYS
 
 
 def flops(call):
@@ -89,3 +98,15 @@ def test_dynamic_conv(dilation):
     assert flops(lambda: dynamic_conv(**tensors, **settings)) == forward
     out = dynamic_conv(**tensors, **settings)
     assert flops(lambda: torch.autograd.grad(out.sum(), leaves)) == 2 * forward
+
+
+@pytest.mark.parametrize('pattern', PATTERNS)
+@pytest.mark.parametrize(('size', 'key_size', 'step'), [((3, 4, 5), (3, 4, 5), 2), *OTHER_KEYS.values()], ids=str)
+def test_flops_of_the_pairs(size, key_size, step, pattern):
+    """Per pair: its logit and its share of the sum; backward: logit, gradients at q, k; weight's gradient and v's."""
+    pairs = 2 * 3 * strided_support(size, step, pattern, key_size=key_size).sum().item()
+    query, key, value = (randn(2, 3, *s, c).requires_grad_() for s, c in ((size, 8), (key_size, 8), (key_size, 16)))
+    settings = {'pattern': pattern, 'step': step}
+    assert flops(lambda: strided_attention(query, key, value, **settings)) == 2 * pairs * (8 + 16)
+    out = strided_attention(query, key, value, **settings)
+    assert flops(lambda: torch.autograd.grad(out.sum(), (query, key, value))) == 2 * pairs * (3 * 8 + 2 * 16)
