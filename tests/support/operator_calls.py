@@ -201,7 +201,7 @@ def small_calls() -> dict[str, Call]:
     for pattern in PATTERNS:
         settings = dict(pattern=pattern, step=2)
         add('strided_attention', f'{pattern}, offset logits', 'offset_bias', return_lse=True, **settings)
-        add('strided_attention', f'{pattern}, keys at other positions', key_size=(2, 5), **settings)
+        add('strided_attention', f'{pattern}, keys at other positions', key_size=(2, 5), return_lse=True, **settings)
     add('dynamic_conv', 'k 3', kernel_size=3)
     add('dynamic_conv', 'k 3×5', kernel_size=(3, 5))
     add('dynamic_conv', 'dilation 2', kernel_size=3, dilation=2)
