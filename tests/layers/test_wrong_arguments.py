@@ -105,25 +105,6 @@ WRONG = [
 ]
 
 
-ARGUMENTS = [(layer, others, name, values) for layer, others, arguments in WRONG for name, values in arguments.items()]
-
-
-# Two wrong values an argument. They differ from argument to argument, as the arguments of a kind share their check.
-@pytest.mark.parametrize(
-    ('layer', 'others', 'name', 'value'),
-    [
-        pytest.param(layer, others, name, value, id=f'{layer}-{name}-{value!r}')
-        for number, (layer, others, name, values) in enumerate(ARGUMENTS)
-        for value in [*values, *values][number % len(values) :][:2]
-    ],
-)
-def test_the_error_names_the_argument(layer, others, name, value):
-    with pytest.raises((TypeError, ValueError)) as caught:
-        MODELS.build({**others, 'type': f'mmattn.{layer}', name: value})
-    assert name in str(caught.value)
-    assert repr(value) in str(caught.value)
-
-
 GROUP_NORM = dict(type='GN', num_groups=2)
 LOCAL = ('LocalBilateralAttention', dict(PLAIN, num_heads=2))
 # A layer, its arguments, what does not go together with them, and the argument that the error names.
@@ -163,7 +144,7 @@ TOGETHER = [
         )
     ),
     ('BAConv2d', dict(in_channels=4, out_channels=6, kernel_size=2, padding=1), 'kernel_size'),
-    *(('BAConv2d', dict(CONV, dilation=dilation), '^dilation') for dilation in (0, 2.0, (1, 0))),
+    *(('BAConv2d', dict(CONV, dilation=dilation), 'dilation') for dilation in (0, 2.0, (1, 0))),
     *(
         (layer, {**VIDEO, 'num_heads': 2, **wrong}, next(reversed(wrong)))
         for layer in ('GridAttention3d', 'StridedAttention3d')
@@ -201,15 +182,46 @@ TOGETHER = [
             (dict(position=dict(type='none', window=5)), 'window'),
             (dict(position='none', window=5), 'window'),  # not even if nothing reads it
             (dict(position=dict(type='absolute')), 'absolute'),
+            *((dict(position=kind, pading='zero'), 'pading') for kind in ('bilateral', 'relative', 'none')),
+            *((dict(position=dict(type=kind, pading='zero')), 'pading') for kind in ('bilateral', 'relative', 'none')),
         )
     ),
 ]
 
 
-@pytest.mark.parametrize(('layer', 'arguments', 'name'), TOGETHER, ids=str)
-def test_arguments_that_do_not_go_together(layer, arguments, name):
-    with pytest.raises((TypeError, ValueError), match=name):
-        MODELS.build({**arguments, 'type': f'mmattn.{layer}'})
+# Options that a constructor passes on.
+TOGETHER += [
+    (layer, arguments | {'unheard_of': 1}, 'unheard_of')
+    for layer, arguments in (
+        ('StridedAttention3d', dict(VIDEO, num_heads=2)),
+        ('BAConv2d', dict(CONV, num_heads=2)),
+        ('BANHead', dict(question_dim=8, region_dim=6, num_answers=3)),
+        ('CoAttentionHead', dict(question_dim=8, region_dim=6, num_answers=3)),
+    )
+]
+
+
+def constructors():
+    """Yield a layer, wrong arguments, and what the error names: an argument, and its value where it alone is wrong.
+
+    Of each argument there are two wrong values. They differ from argument to argument, as the arguments of a kind share
+    their check.
+    """
+    arguments = [(layer, others, name, values) for layer, others, wrong in WRONG for name, values in wrong.items()]
+    for number, (layer, others, name, values) in enumerate(arguments):
+        for value in [*values, *values][number % len(values) :][:2]:
+            yield layer, {**others, name: value}, (name, repr(value))
+    for layer, together, name in TOGETHER:
+        yield layer, together, (name,)
+
+
+@pytest.mark.parametrize('layer', sorted({layer for layer, *_ in constructors()}))
+def test_the_error_names_the_argument(layer):
+    for name, arguments, named in constructors():
+        if name == layer:
+            with pytest.raises((TypeError, ValueError)) as caught:
+                MODELS.build({**arguments, 'type': f'mmattn.{layer}'})
+            assert [x for x in named if x not in str(caught.value)] == [], arguments
 
 
 MAP, SEQUENCE, CLIP = torch.zeros(1, 8, 4, 5), torch.zeros(2, 6, 8), torch.zeros(1, 3, 4, 5, 8)
@@ -237,7 +249,8 @@ CALLS = [
     ),
     *((video, (CLIP,), {}, 'frame_numbers') for video in VIDEOS),
     *((video, (CLIP, None, SHORT), {}, 'frame_numbers') for video in VIDEOS),
-    *((video, (CLIP, CLIP[:, :2], NUMBERED), {}, 'shape') for video in VIDEOS),
+    # the shape of the query, then the shape of the key
+    *((video, (CLIP, CLIP[:, :2], NUMBERED), {}, r'\(1, 3, 4, 5, 8\) and \(1, 2, 4, 5, 8\)') for video in VIDEOS),
     *((video, (CLIP[..., :6], None, NUMBERED), {}, 'H, W') for video in VIDEOS),
 ]
 

@@ -85,10 +85,10 @@ def test_rows_that_overlap():
     torch.testing.assert_close(found, (grad @ weight, grad.t() @ x))
 
 
-@pytest.mark.parametrize('dims', [(0, 0), (None, 0), (0, None)])
-def test_vmap_of_vectors(dims):
-    x, weight = torch.randn(3, 5), torch.randn(3, 4, 5)
-    x, weight = (y if dim == 0 else y[0] for y, dim in zip((x, weight), dims))
+@pytest.mark.parametrize('dims', [(0, 0), (None, 0), (0, None), (2, None), (1, 2)])
+def test_vmap_over_any_dimension(dims):
+    x, weight = torch.randn(3, 2, 5), torch.randn(3, 4, 5)
+    x, weight = (y[0] if dim is None else y.movedim(0, dim) for y, dim in zip((x, weight), dims))
     found, expected = (torch.vmap(op, dims)(x, weight) for op in (projection, F.linear))
     torch.testing.assert_close(found, expected)
 
