@@ -127,6 +127,7 @@ FAULTS = {
     'bottom_up_features': [
         ({'1.tsv': b''.join(BAD_ROWS)}, ' | '.join(f'/1.tsv, line {number}' for number in range(2, 14))),
         ({'1.tsv': b'', '2.tsv': b''}, 'OUT'),
+        ({'*.tsv': None}, '/1.tsv | /2.tsv'),
     ],
     'camvid': [
         ({'CamVid/valannot/0016E5_00000.png': np.full((20, 26), 12, np.uint8)}, '/CamVid/valannot/0016E5_00000.png')
