@@ -31,10 +31,7 @@ from mmattn.video.masks import PALETTE, read_mask, read_palette, write_mask
 from mmattn.video.session import ClipSession
 
 from .. import tiny_segmentors as segmentation
-from ..language import files
-from ..language.captioning import tiny_models
-from ..language.translation import conftest as translation
-from ..language.vqa import asking
+from ..language import files, world
 from ..tiny_detectors import PIPELINE, detector
 from ..video import clips
 from ..video.conftest import write_small_sst
@@ -90,7 +87,7 @@ class Sentences(Case):
 
 class Translation(Sentences):
     kind = TranslationInferencer
-    items = [translation.LINES[i] for i in (0, 1, 2, 7, 9)]
+    items = [world.LINES[i] for i in (0, 1, 2, 7, 9)]
     ways = tuple((dict(batch_tokens=size), dict(n_best=n)) for size, n in ((23, 1), (60, 3), (4096, 2)))
     parts = dict(batch_tokens=23), dict(n_best=np.int64(2))
     other = (
@@ -113,7 +110,7 @@ class Translation(Sentences):
         (lambda case, ask, folder: ask(folder / 'missing.en'), 'missing.en'),
         (lambda case, *_: case.make(batch_tokens=0), 'batch_tokens'),
     )
-    meta = translation.META
+    meta = world.CORPUS
     metas = (
         ({}, 'source, target, lowercase, moses, symbols, codes'),
         ({name: x for name, x in meta.items() if name != 'codes'}, 'codes'),
@@ -125,7 +122,7 @@ class Translation(Sentences):
     )
 
     def write(self, folder):
-        return files.write_model(folder, 'model', translation.random_model(), translation.CONFIG, **self.meta)
+        return world.write_model(folder, 'model', world.TRANSLATOR)
 
     def run(self, inferencer, items, **options):
         return inferencer(items, **options)
@@ -133,7 +130,7 @@ class Translation(Sentences):
     @torch.no_grad()
     def expected(self, n_best):
         """By the stages of the pipeline, written out."""
-        model, vocabulary = translation.random_model().double(), Vocabulary(self.meta['symbols'])
+        model, vocabulary = world.random_model(world.TRANSLATOR).double(), Vocabulary(self.meta['symbols'])
         source = TextProcessor('en', self.meta['codes'], True, escape=True)
         target = TextProcessor('de', None, True, escape=True)
         for line in self.items:
@@ -152,7 +149,7 @@ class Regions(Sentences):
 
     ways = tuple((dict(batch_size=size), dict(top_k=k)) for size, k in ((1, 1), (2, np.int64(3)), (64, 99)))
     parts = dict(batch_size=2), dict(top_k=2)
-    store = partial(asking.write_store)
+    store = partial(world.write_store)
     bad = (
         (lambda case, ask, _: case.run(ask, [case.of('7'), case.of('99'), case.of('x')]), 'image 99.*\n.*image x'),
         (lambda case, ask, folder: case.run(ask, case.items, folder / 'none'), 'none'),
@@ -173,9 +170,9 @@ class Regions(Sentences):
 
 
 class Captions(Regions):
-    kind, store = CaptionInferencer, partial(tiny_models.write_store)
-    model_config, reads_attributes = tiny_models.ETA, True
-    items = tiny_models.IDS
+    kind, store = CaptionInferencer, partial(world.write_store)
+    model_config, reads_attributes = world.ETA, True
+    items = world.IDS
     of = staticmethod(lambda image: image)
     ways = tuple((dict(batch_size=size), dict(n_best=n)) for size, n in ((1, 1), (3, 3), (50, np.int64(2))))
     parts = dict(batch_size=2), dict(n_best=2)
@@ -195,39 +192,39 @@ class Captions(Regions):
         (lambda case, ask, _: case.run(ask, case.items, num_attributes=0), 'num_attributes'),
         (lambda case, ask, _: case.run(ask, case.items, attributes=None), 'attributes'),
     )
-    metas = ({}, 'symbols'), (dict(symbols=tiny_models.SYMBOLS[1:]), 'vocabulary')
+    metas = ({}, 'symbols'), (dict(symbols=world.SYMBOLS[1:]), 'vocabulary')
 
     def write(self, folder):
-        words = dict(zip(self.items, (tiny_models.SYMBOLS[n : n + n % 4] for n in range(len(self.items)))))
-        self.attributes = {image: [4 + tiny_models.SYMBOLS.index(word) for word in row] for image, row in words.items()}
+        words = dict(zip(self.items, (world.SYMBOLS[n : n + n % 4] for n in range(len(self.items)))))
+        self.attributes = {image: [4 + world.SYMBOLS.index(word) for word in row] for image, row in words.items()}
         rows = {image: [[word, 0.9 - k / 10] for k, word in enumerate(row)] for image, row in words.items()}
         self.file = files.write_json(folder / 'attributes.json', rows) if self.reads_attributes else None
-        return tiny_models.write_model(folder, 'model', self.model_config)
+        return world.write_model(folder, 'model', self.model_config)
 
     def run(self, inferencer, items, store=None, **options):
         return super().run(inferencer, items, store, **dict(attributes=self.file) | options)
 
     @torch.no_grad()
     def expected(self, n_best):
-        model, store = tiny_models.random_model(self.model_config).double(), RegionStore(self.regions)
+        model, store = world.random_model(self.model_config).double(), RegionStore(self.regions)
         for image in self.items:
             inputs = dict(features=store[image].features[None].double(), boxes=store[image].boxes[None].double())
             if self.reads_attributes:
                 inputs['attributes'] = torch.tensor([self.attributes[image]], dtype=torch.int64)
             (hypotheses,) = model.describe(inputs, beam=3)
-            texts = [Vocabulary(tiny_models.SYMBOLS).decode(x.tokens) for x in hypotheses]
+            texts = [Vocabulary(world.SYMBOLS).decode(x.tokens) for x in hypotheses]
             captions = [dict(caption=text, score=x.score) for text, x in zip(texts, hypotheses)][:n_best]
             yield dict(captions[0], image_id=image, n_best=captions)
 
 
 class CaptionsOfRegions(Captions):
-    model_config, reads_attributes = tiny_models.SAN, False
+    model_config, reads_attributes = world.SAN, False
     bad = (*Captions.bad[:-1], (lambda case, ask, _: case.run(ask, case.items, attributes='a.json'), 'attributes'))
 
 
 class Questions(Regions):
-    kind, model_config, tolerance = VQAInferencer, asking.BAN, dict(rel=1e-6, abs=1e-7)  # scores are float32
-    items = asking.QUESTIONS
+    kind, model_config, tolerance = VQAInferencer, world.BAN, dict(rel=1e-6, abs=1e-7)  # scores are float32
+    items = world.QUESTIONS
     of = staticmethod(lambda image: (image, 'dog'))
     # by hand: the numbers of the words, the unknown ones as padding; 7 words are read
     tokens = [[4, 5, 6], [4, 5, 8, 9, 10, 8, 7], [11, 12, 1, 10, 4, 9], [5, 6, 1, 7], [7]]
@@ -242,26 +239,26 @@ class Questions(Regions):
         (lambda case, ask, folder: case.run(ask, folder / 'none.json'), 'none.json'),
         (lambda case, ask, _: case.run(ask, case.items, top_k=0), 'top_k'),
     )
-    meta = dict(symbols=asking.WORDS, answers=asking.ANSWERS, tokens='ban', max_words=7)
+    meta = dict(symbols=world.WORDS, answers=world.ANSWERS, tokens='ban', max_words=7)
     metas = (
         ({}, 'symbols, answers, tokens, max_words'),
-        (dict(meta, symbols=asking.WORDS[1:]), 'vocabulary'),
-        (dict(meta, answers=asking.ANSWERS[:-1]), 'num_answers'),
+        (dict(meta, symbols=world.WORDS[1:]), 'vocabulary'),
+        (dict(meta, answers=world.ANSWERS[:-1]), 'num_answers'),
         (dict(meta, tokens='words'), 'tokens'),
         (dict(meta, max_words=0), 'max_words'),
     )
 
     def write(self, folder):
-        return asking.write_model(folder, 'model', self.model_config)
+        return world.write_model(folder, 'model', self.model_config)
 
     @torch.no_grad()
     def expected(self, top_k):
         """By the model, without inferencer, tokenizer and preprocessor."""
-        model = asking.random_model(self.model_config).double()
+        model = world.random_model(self.model_config).double()
         for index, ((image, text), tokens) in enumerate(zip(self.items, self.tokens)):
             question = torch.tensor([tokens + [1] * (7 - len(tokens))])
             values, order = model(dict(question=question, **self.image(image)))[0].sigmoid().sort(descending=True)
-            pairs = [*zip((asking.ANSWERS[number] for number in order), values.tolist())][:top_k]
+            pairs = [*zip((world.ANSWERS[number] for number in order), values.tolist())][:top_k]
             answers = [dict(answer=answer, score=score) for answer, score in pairs]
             about = dict(question_id=index, image_id=image, question=text, unknown=self.unknown[index])
             yield dict(answers[0], answers=answers, **about)
@@ -272,21 +269,21 @@ class Questions(Regions):
 
 
 class QuestionsByUnitary(Questions):
-    model_config = asking.UNITARY
+    model_config = world.UNITARY
 
 
 class QuestionsByMCAN(Questions):
-    model_config = asking.MCAN
+    model_config = world.MCAN
 
 
 class QuestionsOfPictures(Questions):
-    model_config, store = asking.PICTURES, partial(asking.write_pictures)
+    model_config, store = world.PICTURES, partial(world.write_pictures)
     bad = (
         Regions.bad[0],
         Regions.bad[1],
-        (lambda case, ask, folder: case.run(ask, case.items, RegionStore(asking.write_store(folder / 'a'))), 'inputs'),
+        (lambda case, ask, folder: case.run(ask, case.items, RegionStore(world.write_store(folder / 'a'))), 'inputs'),
         (
-            lambda case, ask, folder: case.run(ask, case.items, case.store(folder / 'a', asking.IDS[:2])),
+            lambda case, ask, folder: case.run(ask, case.items, case.store(folder / 'a', world.IDS[:2])),
             r'2 faults:\n.*image 5: .*\n.*image 40: ',
         ),
         (
@@ -297,8 +294,8 @@ class QuestionsOfPictures(Questions):
 
     def spoilt(self, folder):
         """Pictures of which one has another size, and one is damaged."""
-        pictures = self.store(folder / 'a', asking.IDS[:2])
-        shutil.move(self.store(folder / 'b', asking.IDS[2:3], (16, 20)) / '5.png', pictures)
+        pictures = self.store(folder / 'a', world.IDS[:2])
+        shutil.move(self.store(folder / 'b', world.IDS[2:3], (16, 20)) / '5.png', pictures)
         (pictures / '40.png').write_bytes(b'')
         return pictures
 
@@ -308,19 +305,7 @@ class QuestionsOfPictures(Questions):
 
 class Phrases(Regions):
     kind, tolerance = GroundingInferencer, dict(rel=1e-6, abs=1e-7)
-    model_config = dict(
-        type='mmattn.PhraseGrounder',
-        vocab_size=4 + len(asking.WORDS),
-        num_features=asking.FEATURES,
-        embed_dim=12,
-        question_encoder=dict(type='mmattn.QuestionGRU', word_dim=8),
-    )
-    items = [
-        ('7', '[This dog] is [the colour], of [the cats]'),
-        ('12', 'how many [zebras?]'),
-        ('7', '[the dog], the [dog]'),
-        ('40', "[the dog's colour] of the dog"),
-    ]
+    model_config, items = world.GROUNDER, world.PHRASES
     of = staticmethod(lambda image: (image, '[a dog]'))
     # by hand: the numbers of the words, the unknown ones as padding, and the place of the last word of each phrase
     tokens = [[6, 7, 5, 8, 9, 10, 8, 13], [11, 12, 1], [8, 7, 8, 7], [8, 7, 1, 9, 10, 8, 7]]
@@ -337,15 +322,15 @@ class Phrases(Regions):
         (lambda case, ask, _: case.run(ask, [('7', 3)]), 'captions'),
         (lambda case, ask, _: case.run(ask, case.items, top_k=0), 'top_k'),
     )
-    metas = ({}, 'symbols'), (dict(symbols=asking.WORDS[1:]), 'vocabulary')
+    metas = ({}, 'symbols'), (dict(symbols=world.WORDS[1:]), 'vocabulary')
 
     def write(self, folder):
-        return asking.write_model(folder, 'model', self.model_config)
+        return world.write_model(folder, 'model', self.model_config)
 
     @torch.no_grad()
     def expected(self, top_k):
         """By the model, without inferencer, tokenizer and preprocessor."""
-        model, store = asking.random_model(self.model_config).double(), RegionStore(self.regions)
+        model, store = world.random_model(self.model_config).double(), RegionStore(self.regions)
         for (image, text), tokens, last, phrases, unknown in zip(
             self.items, self.tokens, self.last, self.phrases, self.unknown, strict=True
         ):

@@ -20,7 +20,7 @@ import mmattn.video
 
 from ..full_disk import full_disk
 from ..language.files import STORED, edit_store
-from ..language.interruption import in_double
+from ..language.world import in_double
 from ..requirements import requires
 from ..tiny_segmentors import spoil
 from .inferencers import INFERENCERS, OTHER_MODELS, Images, Regions, Sentences

@@ -1,4 +1,4 @@
-"""What the tests of language share: shipped configs at a small size, a training that ran to its end, tools."""
+"""What the tests of language share: the files of a small world, shipped configs at a small size, a training, tools."""
 
 import re
 import runpy
@@ -12,6 +12,21 @@ from mmattn.check.driver import find_faults
 from mmattn.registry import DATASETS
 from mmattn.utils import config_path
 from mmattn.utils.faults import Faults
+
+from ..requirements import real_data
+from .world import write_world
+
+
+@pytest.fixture(scope='session')
+def world(tmp_path_factory):
+    """What ``write_world`` returns."""
+    return write_world(tmp_path_factory.mktemp('world'))
+
+
+@pytest.fixture(scope='session')
+def flickr8k():
+    """The folder of Flickr8k, for tests that require it."""
+    return real_data('flickr8k')
 
 
 @pytest.fixture

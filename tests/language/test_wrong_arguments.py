@@ -77,13 +77,13 @@ WRONG = [
     (partial(captioning.ETACaptioner, vocab_size=9, num_features=4, **SIZES), dict(num_features=COUNT, sources=CHOICE)),
     (partial(searching, SAN), dict(max_length=COUNT, beam=COUNT)),
     (TINY, dict(size=CHOICE, stack=CHOICE, label_smoothing=PROBABILITY)),
-    (partial(searching, TINY), dict(max_length=(0, 2.0, True, [1, 'x'], [True, 5], [1, 2, 3], (0.5, 0)))),
+    (partial(searching, TINY), dict(max_length=(0, 2.0, True, 'x', [1, 'x'], [True, 5], [1, 2, 3], (0.5, 0), (0, -3)))),
     (
         partial(vqa.QuestionGRU, vocab_size=9, word_dim=4, embed_dim=4),
         dict(vocab_size=COUNT, word_dim=COUNT, embed_dim=COUNT, word_std=(-1, True)),
     ),
     (partial(vqa.SkipThoughtEncoder, vocab_size=9, word_dim=4, embed_dim=4), dict(dropout=PROBABILITY)),
-    (vqa.ConvImageEncoder, dict(channels=((8, 0), (2.0, 8)))),
+    (vqa.ConvImageEncoder, dict(channels=((), (8, 0), (2.0, 8)))),
     (
         partial(vqa.MCAN, vocab_size=9, num_features=4, **SIZES),
         dict.fromkeys(('vocab_size', 'num_answers', 'num_features', 'word_dim', 'fused_dim'), COUNT)

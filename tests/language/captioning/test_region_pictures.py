@@ -15,7 +15,7 @@ from mmattn.registry import MODELS
 
 from ..failing import failing
 from ..translation.test_attention_pictures import rows
-from .tiny_models import ETA, SAN, random_model
+from ..world import ETA, SAN, random_model
 
 TOKENS = torch.tensor([9, 4, 17, 9, 2])
 STACKED = dict(ETA, entangled=dict(type='mmattn.EntangledAttention', mode='stacked_s'))

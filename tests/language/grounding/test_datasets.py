@@ -1,6 +1,5 @@
-"""The data set of phrase grounding, and the check of its files."""
+"""The data set of phrase grounding."""
 
-import re
 from types import SimpleNamespace
 
 import pytest
@@ -10,10 +9,8 @@ from mmattn.language import Regions, RegionWriter
 from mmattn.language.grounding import EntitiesDataset
 from mmattn.language.grounding.entities import EntityBoxes, parse_caption, prepared
 from mmattn.language.text.vocabulary import SPECIALS
-from mmattn.utils.faults import FaultsError
 
-from ...tiny_data import misfits
-from ..files import edit, write_json
+from ..files import write_json
 from .test_phrase_recall import iou
 
 SIZE = (50, 40)
@@ -85,34 +82,6 @@ def test_a_sample_of_the_test(folder):
     assert phrase['boxes'].tolist() == BOXES['7']
 
 
-def test_a_faulty_file_is_named_and_the_check_tells_what_no_model_reads(folder):
-    cfg = dict(regions='regions', data_root=str(folder))
-    train, val = (EntitiesDataset(f'entities_{split}.json', **cfg) for split in ('train', 'val'))
-    assert misfits(train, val, num_features=6) == {}
-    [fault] = misfits(train, val, num_features=8)[f'{folder}/regions']
-    assert '--cfg-options model.num_features=6' in fault
-    path = folder / 'entities_val.json'
-    edit(path, lambda data: data['images']['43']['boxes'].update({'7': [[1, 2, 3]]}))
-    with pytest.raises(FaultsError) as caught:
-        EntitiesDataset('entities_val.json', **cfg)
-    [fault] = caught.value.by_path[str(path)]
-    assert fault.startswith('caption 43#0, entity 7: the box [1, 2, 3] is not left, top')
-
-
-def test_regions_of_scaled_photographs_are_found_at_the_start(folder):
-    """In all images, of training and validation."""
-    with RegionWriter(folder / 'scaled') as writer:
-        for name, size in (('42', (25, 20)), ('43', (25, 40))):
-            writer.write(name, Regions(torch.ones(1, 6), torch.tensor([[0.0, 0.0, 20.0, 20.0]]), size))
-    names = ('entities_train.json', 'entities_val.json')
-    data_sets = (EntitiesDataset(name, 'scaled', data_root=str(folder)) for name in names)
-    (faults,) = misfits(*data_sets, num_features=6).values()
-    assert [re.findall(r'\d+', fault) for fault in faults] == [
-        ['42', '50', '40', '25', '20'],
-        ['43', '50', '40', '25', '40'],
-    ]
-
-
 def stored(**changed):
     return dict(
         regions={'42': SimpleNamespace(**{'features': torch.zeros(4, 6), 'boxes': REGIONS, 'size': SIZE} | changed)}
@@ -133,14 +102,3 @@ def test_failures(folder, options, names):
     write_json(folder / 'entities_none.json', dict(images={}, captions=[]))
     with pytest.raises(ValueError, match=names):
         build(folder, **options)[0]
-
-
-def test_text_without_spaces_is_a_fault_of_its_file(folder):
-    def faults(caption):
-        images = [('42', [parse_caption(caption)], EntityBoxes(SIZE, BOXES, set(), set()))]
-        write_json(folder / 'entities_train.json', prepared(images))
-        return misfits(build(folder), num_features=6)
-
-    [fault] = faults('[/EN#7/people 一个戴帽子的男人]正在街上跑步')[f'{folder}/entities_train.json']
-    assert re.search('CJK.*words', fault)
-    assert faults('[/EN#7/people 一个 戴 帽子 的 男人] 正在 街上 跑步') == {}

@@ -104,36 +104,42 @@ def test_the_prepared_file_contains_all(tmp_path):
     assert rank_words(found) == ['a', 'on', 'bike', 'man', 'road', 'é']
 
 
-def test_faults_of_the_prepared_file(tmp_path):
-    path = tmp_path / 'entities_val.json'
+def set_in(*keys, value):
+    """A change of the prepared file at this place."""
 
-    def faults(data):
-        write_json(path, data)
-        with pytest.raises(ValueError, match=f'^{path}: ') as error:
-            read_entities(path)
-        return str(error.value).splitlines()[1:]
+    def change(data):
+        for key in keys[:-1]:
+            data = data[key]
+        data[keys[-1]] = value
 
-    data = prepared([('42', [CAPTION, CAPTION], BOXES)])
-    data['captions'][1].update(caption_id='42#0', image_id='43')
-    data['captions'][0]['phrases'][2]['end'] = 9
-    assert [fault.split(': ')[0] for fault in faults(data)] == ['  caption 42#0'] * 3
-    for name, wrong in dict(entity=[7], types=[[3]], start=[-1, True, 0.0], end=[True, 2.0]).items():
-        for value in wrong:
-            data = prepared([('42', [CAPTION], BOXES)])
-            data['captions'][0]['phrases'][0][name] = value
-            faults(data)
-    for size in ([50, 40.0], [0, 40], [True, 40], [50]):
-        data = prepared([('42', [CAPTION], BOXES)])
-        data['images']['42']['size'] = size
-        faults(data)
-    data = prepared([('42', [Caption(['é'], []), CAPTION, CAPTION], BOXES)])
-    boxes = data['images']['42']['boxes']
-    boxes['7'], boxes['8'] = [[0, 0, 9], [0.1, 0.1, 0.5, 0.9], [0, 0, 51, 9], [9, 0, 8, 9]], []
-    assert [fault.split(': ')[0] for fault in faults(data)] == [f'  caption 42#1, entity {n}' for n in '77778']
-    for data in (
-        [],
-        dict(images={}),
-        dict(images={'42': dict(size=['x', 5])}),
-        dict(images={}, captions=[dict(caption_id='1')]),
-    ):
-        faults(data)
+    return change
+
+
+PHRASE = ('captions', 0, 'phrases', 0)
+WRONG_BOXES = [[0, 0, 9], [0.1, 0.1, 0.5, 0.9], [0, 0, 51, 9], [9, 0, 8, 9]]
+
+
+@pytest.mark.parametrize(
+    ('change', 'places'),
+    [
+        (lambda data: data['captions'][1].update(caption_id='42#0', image_id='43'), ['caption 42#0'] * 2),
+        (set_in(*PHRASE[:-1], 2, 'end', value=9), ['caption 42#0']),
+        *((set_in(*PHRASE, 'start', value=x), None) for x in (-1, True, 0.0)),
+        *((set_in(*PHRASE, name, value=x), None) for name, x in dict(entity=[7], types=[[3]], end=2.0).items()),
+        *((set_in('images', '42', 'size', value=x), None) for x in ([50, 40.0], [0, 40], [True, 40], [50])),
+        (set_in('images', '42', 'boxes', '7', value=WRONG_BOXES), ['caption 42#0, entity 7'] * 4),
+        (set_in('images', '42', 'boxes', '8', value=[]), ['caption 42#0, entity 8']),
+        (lambda data: data.pop('captions'), None),
+        (set_in('captions', value=[dict(caption_id='1')]), None),
+        (set_in('images', '42', value=dict(size=['x', 5])), None),
+    ],
+)
+def test_faults_of_the_prepared_file(tmp_path, change, places):
+    """All of them, each at its place."""
+    path, data = tmp_path / 'entities_val.json', prepared([('42', [CAPTION, Caption(['é'], [])], BOXES)])
+    change(data)
+    write_json(path, data)
+    with pytest.raises(ValueError, match=f'^{path}: ') as error:
+        read_entities(path)
+    found = [fault.strip().split(': ')[0] for fault in str(error.value).splitlines()[1:]]
+    assert places is None or found == places

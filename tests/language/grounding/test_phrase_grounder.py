@@ -9,10 +9,9 @@ from torch.nn import functional as F
 
 from mmattn.language.grounding import PhraseGrounder
 
-from ..batches import batch, random_regions
-from ..failing import failing
 from ..layers.sequences import assert_same_with_gradients
 from ..layers.test_bilinear_attention_network import lin
+from ..world import batch, random_regions
 
 TINY = dict(vocab_size=20, num_features=6, embed_dim=5, question_encoder=dict(type='mmattn.QuestionGRU', word_dim=7))
 SCORERS = {
@@ -112,6 +111,3 @@ def test_padding_and_nan_in_it_change_nothing(model):
     more['caption'] = F.pad(more['caption'], (0, 4), value=1)
     more['targets'] = F.pad(more['targets'], (0, 3, 0, 2), value=math.nan)
     assert_same_with_gradients(model(more, mode='loss')['loss'], loss, [], model, 1e-12)
-
-
-test_failures = failing((lambda: PhraseGrounder(**TINY, reads='pixels'), 'reads'))

@@ -244,8 +244,6 @@ COUNTING = dict(counter=dict(type='mmattn.ObjectCounter'))
 
 
 test_failures = failing(
-    (lambda: network(mode='product'), 'mode'),
-    (lambda: network(num_glimpses=0), 'num_glimpses'),
     (lambda: network()(REGIONS, REGIONS), 'words'),
     (lambda: network()(WORDS, WORDS), 'regions'),
     (lambda: network()(WORDS, REGIONS, REGION_MASK), 'word_padding_mask'),

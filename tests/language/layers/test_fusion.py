@@ -273,10 +273,7 @@ test_failures = failing(
     (lambda: fusion(relations=('add', 'add'), groups=((0, 1, 2, 3, 4), ())), 'groups'),
     (lambda: fusion(groups=((0, 1, 2, 3),)), 'groups'),
     (lambda: fusion(project=False), 'project'),
-    (lambda: fusion(post_network=dict(skip='mean')), 'skip'),
-    (lambda: fusion(chunk_size=0), 'chunk_size'),
     (lambda: fusion()(torch.ones(2, TV), torch.ones(2, TV)), 'query'),
     (lambda: fusion()(torch.ones(2, TQ), torch.ones(2, 1, TV)), 'dimensions'),
-    (lambda: MCBFusion(TQ, TV, TO, 8, seed=-1), 'seed'),
     (lambda: MCBFusion(TQ, TV, TO, 8)(torch.ones(2, TQ), torch.ones(2, TQ)), 'value'),
 )

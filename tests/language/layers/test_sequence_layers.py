@@ -17,7 +17,7 @@ from mmattn.language.models.transformer import FeedForward
 from mmattn.registry import MODELS
 
 from ...ops import literal
-from ..captioning.tiny_models import SAN
+from ..world import SAN
 from .sequences import build
 
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)

@@ -94,12 +94,6 @@ def test_dropout_is_applied_to_the_sum():
     torch.testing.assert_close(found[kept], 2 * expected[kept])
 
 
-def test_failures():
-    for options in (dict(embed_dim=5), dict(positions='learned')):
-        with pytest.raises(ValueError, match=f'{next(iter(options))} must'):
-            TokenEmbedding(**{**dict(vocab_size=9, embed_dim=4), **options})
-
-
 def test_padding_of_a_batch():
     """On the right; what is not a list of sentences is passed on, and nothing of the given batch changes."""
     source = [torch.tensor([4, 5, 2]), torch.tensor([2]), torch.tensor([6, 2])]

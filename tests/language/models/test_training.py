@@ -224,6 +224,5 @@ test_failures = failing(
     (lambda: enable_amp(dict(type='mmattn.OtherWrapper')), 'OtherWrapper'),
     # the Runner would end the schedule at the number of epochs, 1, so the rate would stay at its first value
     (lambda tmp_path: run(tmp_path, dict(type='mmattn.InverseRootLR', warmup=4)), 'by_epoch'),
-    (lambda: InverseRootLR(optimizer(0.1), warmup=0, by_epoch=False), 'warmup'),
     error=(SystemExit, TypeError, ValueError),
 )

@@ -86,14 +86,6 @@ def test_data_sets_agree_with_the_first(corpus):
     assert all(f'{roots[0]}/vocabulary.txt' in fault.text for fault in faults)
 
 
-@pytest.mark.slow
-def test_validation_with_another_vocabulary_is_a_fault(build, corpus):
-    train, val = corpus('a'), corpus('b', (*SYMBOLS[:4], 'e@@', 'f', 'g'))
-    with pytest.raises(ValueError, match=r"b/vocabulary.txt: .*symbol 10 is 'g'"):
-        build(train, val, train).train()
-    build(train, train, val).train()  # the test data are checked before the test
-
-
 def test_a_checkpoint_with_other_symbols_is_an_error(build, corpus, tmp_path):
     """Of the same number: the weights fit, but their rows are of other symbols."""
     train, other = corpus('a'), corpus('b', (*SYMBOLS[:2], 'd', 'c', *SYMBOLS[4:]))

@@ -15,7 +15,7 @@ from mmattn.language.translation.transformer import TranslationTransformer
 from mmattn.visualization.panels import coloured
 
 from ..failing import failing
-from .conftest import random_model
+from ..world import TRANSLATOR, random_model
 
 SOURCE = torch.tensor([4, 9, 30, 11, 8, 40, 2])
 TARGET = torch.tensor([17, 5, 60, 33, 2])
@@ -29,7 +29,7 @@ def rows(attention, x, kind, memory=None):
 
 @torch.no_grad()
 def test_weights_are_those_of_the_layers_for_their_inputs():
-    model = random_model().double()
+    model = random_model(TRANSLATOR).double()
     assert [*attention_parts(model, 2)] == [
         'encoder.layers.1.self_attention.0',
         'decoder.layers.1.self_attention.0',
@@ -59,8 +59,11 @@ def test_weights_are_those_of_the_layers_for_their_inputs():
 
 def test_several_layers_and_none_in_a_sublayer():
     model = random_model(
-        encoder_attention=[dict(type='mmattn.DynamicConv1d'), dict(type='mmattn.TransformerAttention1d')],
-        decoder_attention=None,
+        dict(
+            TRANSLATOR,
+            encoder_attention=[dict(type='mmattn.DynamicConv1d'), dict(type='mmattn.TransformerAttention1d')],
+            decoder_attention=None,
+        )
     )
     found = sentence_attention(model, SOURCE, TARGET)
     assert [(each.part, [*each.weights]) for each in found] == [
@@ -73,10 +76,10 @@ def test_several_layers_and_none_in_a_sublayer():
 
 
 def test_the_picture_has_the_weights_and_the_pieces(drawn_panels):
-    attention = sentence_attention(random_model(), SOURCE, TARGET)
+    attention = sentence_attention(random_model(TRANSLATOR), SOURCE, TARGET)
     source = ['$x$', 'do@@', 'g', 'ä', '_', '中', '</s>']
     target = ['ein', 'hu@@', 'nd', '.', '</s>']
-    draw_sentence_attention(attention, source, target)
+    drawn = draw_sentence_attention(attention, source, target)
     rows = np.reshape(drawn_panels[1:], (7, 4))  # after the heading
     tables = [table.numpy() for entry in attention for weights in entry.weights.values() for table in weights]
     for panel, table in zip(rows.flat, tables, strict=True):
@@ -88,12 +91,17 @@ def test_the_picture_has_the_weights_and_the_pieces(drawn_panels):
     assert [rows[row, 0].rows for row in (0, 3, 6)] == [source, target, target]
     assert [rows[row, 0].columns for row in (2, 5, 6)] == [source, ['</s>', *target[:-1]], source]
     assert not any(rows[row, 0].columns for row in (0, 1, 3, 4))
+    below = sum(panel.picture.shape[0] for panel in rows[:, 0])  # the tables of a head, parted by margins
+    beside = sum(panel.picture.shape[1] for panel in rows[0])
+    assert (drawn.dtype, drawn.shape[2]) == (np.uint8, 3)
+    assert below + 7 * 5 < drawn.shape[0]
+    assert beside + 4 * 5 < drawn.shape[1]
     expected = [f'{entry.part}\n{kind}' for entry in attention for kind in entry.weights]
     assert [row[0].side for row in rows] == expected
 
 
-def test_the_inferencer_draws_its_own_pieces(trained, monkeypatch):
-    inferencer, drawn = TranslationInferencer(trained.config, trained.checkpoint, 'cpu'), []
+def test_the_inferencer_draws_its_own_pieces(world, monkeypatch):
+    inferencer, drawn = TranslationInferencer(world.translator.config, world.translator.checkpoint, 'cpu'), []
     module = 'mmattn.language.translation.attention_pictures'
     monkeypatch.setattr(f'{module}.draw_sentence_attention', lambda *arguments: drawn.append(arguments))
     inferencer.visualize('The dogs.', ['a', 'm@@', '<unk>'], layer=1)
@@ -117,15 +125,20 @@ def partly():
     changes = dict(
         encoder_layers=dict(self_attention=CONV), decoder_layers=dict(self_attention=CONV, cross_attention=CONV)
     )
-    return random_model(**{name: [{}, change] for name, change in changes.items()})
+    return random_model(TRANSLATOR | {name: [{}, change] for name, change in changes.items()})
 
 
 test_failures = failing(
     (lambda: attention_parts(partly()), f'layer .*last .*: {NAMES}$'),
     (lambda: attention_parts(partly(), 2), f'layer .* 2 .*: {NAMES}$'),
-    (lambda: sentence_attention(random_model(), SOURCE, TARGET, 5), 'layer'),
-    (lambda: sentence_attention(random_model(), SOURCE, TARGET, 0), 'layer must be from 1'),
+    (lambda: sentence_attention(random_model(TRANSLATOR), SOURCE, TARGET, 5), 'layer'),
+    (lambda: sentence_attention(random_model(TRANSLATOR), SOURCE, TARGET, 0), 'layer must be from 1'),
     (lambda: sentence_attention(TranslationTransformer(65, 'tiny', stack='Torch'), SOURCE, TARGET), 'attention'),
     (lambda: draw_sentence_attention(WRONG, ['a', '</s>'], ['c', '</s>']), 'decoder'),
-    (lambda trained: TranslationInferencer(trained.config, trained.checkpoint).visualize('  ', ['a']), 'inputs'),
+    (
+        lambda world: TranslationInferencer(world.translator.config, world.translator.checkpoint).visualize(
+            '  ', ['a']
+        ),
+        'inputs',
+    ),
 )

@@ -1,7 +1,6 @@
-"""Raw text in, raw text out, from Python and by the command line: values, in any batch and after any stop; errors."""
+"""Raw text in, raw text out: batches, what is said of cut translations and unknown characters, streams and pictures."""
 
 import io
-import shutil
 import sys
 from functools import partial
 from pathlib import Path
@@ -15,17 +14,21 @@ from PIL import Image
 from mmattn.language.translation import inferencer as module
 from mmattn.language.translation.inferencer import TranslationInferencer
 
-from ..files import names
-from ..interruption import stop_once
-from .conftest import LINES
+from ..world import LINES
 
 TOOL = Path(__file__).parents[3] / 'tools/translation_demo.py'
 
 
 def make(trained, **options):
-    inferencer = TranslationInferencer(trained.config, trained.checkpoint, 'cpu', **options)
+    inferencer = TranslationInferencer(*trained, 'cpu', **options)
     inferencer.model.double()
     return inferencer
+
+
+@pytest.fixture(scope='module')
+def trained(world):
+    """Paths of a config and of a checkpoint."""
+    return str(world.translator.config), str(world.translator.checkpoint)
 
 
 @pytest.fixture(scope='module')
@@ -70,9 +73,9 @@ def test_translations_that_may_be_cut_are_named(trained, monkeypatch):
 
 
 def test_options_of_the_search_replace_those_of_the_config(trained, inferencer):
-    cfg = Config.fromfile(trained.config)
+    cfg = Config.fromfile(trained[0])
     cfg.model.test_cfg.update(beam=2, length_penalty=0.3)
-    other = TranslationInferencer(cfg, trained.checkpoint, 'cpu', batch_tokens=60)
+    other = TranslationInferencer(cfg, trained[1], 'cpu', batch_tokens=60)
     other.model.double()
     found = inferencer(LINES, beam=2, length_penalty=0.3)
     assert found == other(LINES)
@@ -93,21 +96,14 @@ def test_unknown_characters_are_named(inferencer, logged):
 
 
 @pytest.fixture(scope='module')
-def text(tmp_path_factory):
-    path = tmp_path_factory.mktemp('text') / 'lines.en'
-    path.write_bytes('\r\n'.join(LINES).encode())
-    return path
-
-
-@pytest.fixture(scope='module')
 def predictions(trained):
-    inferencer = TranslationInferencer(trained.config, trained.checkpoint, 'cpu', batch_tokens=40)
+    inferencer = TranslationInferencer(*trained, 'cpu', batch_tokens=40)
     return inferencer(LINES, n_best=2)['predictions']
 
 
 @pytest.fixture
-def arguments(trained, text):
-    return [str(trained.config), str(trained.checkpoint), str(text), '--device', 'cpu', '--batch-tokens', '40']
+def arguments(trained, world):
+    return [*trained, str(world.folder / 'lines.en'), '--device', 'cpu', '--batch-tokens', '40']
 
 
 @pytest.fixture
@@ -125,57 +121,7 @@ def test_standard_input(arguments, predictions, call, monkeypatch):
         call(*arguments)
 
 
-def test_options_reach_the_search(trained, arguments, tmp_path, call):
-    out = tmp_path / 'new/lines.de'
-    options = dict(beam=2, length_penalty=0.2, n_best=2)
-    call(*arguments, '--out', out, '--beam', 2, '--length-penalty', 0.2, '--n-best', 2)
-    inferencer = TranslationInferencer(trained.config, trained.checkpoint, 'cpu', batch_tokens=40)
-    assert out.read_text(encoding='utf-8') == ''.join(
-        f'{number}\t{each["score"]:.6f}\t{each["text"]}\n'
-        for number, prediction in enumerate(inferencer(LINES, **options)['predictions'], 1)
-        for each in prediction['n_best']
-    )
-    assert names(out.parent) == ['lines.de']
-
-
-@pytest.mark.parametrize(
-    ('more', 'names'),
-    [
-        (['--resume'], '--out'),
-        (['--out', 'lines.de'], 'lines.de: .*--overwrite'),
-        (['--out', 'lines.en', '--overwrite'], 'lines.en'),
-        (['--out', 'new.de', '--max-source-length', 14], 'line 3: .*max_source_length'),
-        (['--out', 'new.de', '--attention', 'maps', '--attention-layer', 5], 'layer'),
-    ],
-)
-def test_failures_of_the_command_line(arguments, text, tmp_path, refuse, monkeypatch, more, names):
-    """Before any work."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(TranslationInferencer, 'forward', None)
-    arguments[2] = shutil.copy(text, 'lines.en')
-    Path('lines.de').write_bytes(b'precious')
-    refuse(names, TOOL, *arguments, *more)
-    assert Path('lines.de').read_bytes() == b'precious'
-    assert not Path('new.de').exists()
-
-
-def test_interrupted_between_batches_and_resumed(arguments, predictions, tmp_path, call, monkeypatch):
-    out, ran = tmp_path / 'lines.de', stop_once(TranslationInferencer, 1, monkeypatch)
-    with pytest.raises(SystemExit, match='stopped'):
-        call(*arguments, '--out', out)
-    assert names(tmp_path) == ['lines.de.part']
-    with pytest.raises(SystemExit, match='differs in beam'):
-        call(*arguments, '--out', out, '--resume', '--beam', 2)
-    call(*arguments, '--out', out, '--resume')
-    assert out.read_text(encoding='utf-8') == ''.join(f'{each["text"]}\n' for each in predictions)
-    assert names(tmp_path) == ['lines.de']
-    assert ran[0] not in ran[1:]
-    (tmp_path / 'lines.de.part').write_bytes(b'of another run\n')
-    call(*arguments, '--out', out, '--overwrite')
-    assert names(tmp_path) == ['lines.de']
-
-
-def test_pictures_of_the_first_sentences(trained, arguments, predictions, tmp_path, call, monkeypatch):
+def test_pictures_of_the_first_sentences(arguments, predictions, tmp_path, call, monkeypatch):
     drawn = []
 
     def draw(self, line, pieces, layer):

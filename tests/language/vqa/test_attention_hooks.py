@@ -12,6 +12,7 @@ from mmengine.runner import Runner
 from mmengine.visualization import Visualizer
 from torch.utils.data import DataLoader
 
+from mmattn.language.regions.image_inputs import picture_paths
 from mmattn.language.text.batching import pad_collate
 from mmattn.language.vqa import attention_hooks
 from mmattn.language.vqa.attention_pictures import draw_answer_attention, question_attention
@@ -22,30 +23,17 @@ from mmattn.registry import HOOKS
 
 from ...tiny_data import FEATURES, QUESTION_WORDS
 from ..files import edit_store
-from .asking import (
-    ANSWERS,
-    BAN,
-    CONCAT,
-    MCAN,
-    PICTURES,
-    QUESTIONS,
-    SIZE,
-    UNITARY,
-    random_model,
-    write_pictures,
-    write_store,
-)
+from ..world import ANSWERS, BAN, CONCAT, MCAN, PICTURES, QUESTIONS, UNITARY, random_model
 
 
 @pytest.fixture(scope='module')
-def folder(tmp_path_factory):
-    """Questions, each with one answer, regions and pictures."""
+def folder(world, tmp_path_factory):
+    """The world, with questions that have an answer each."""
     folder = tmp_path_factory.mktemp('hooks')
+    for name in ('regions', 'pictures', 'photos'):
+        (folder / name).symlink_to(world.folder / name)
     questions = [Question(90 + n, *pair, [ANSWERS[n]], ANSWERS[n], 'what', 'other') for n, pair in enumerate(QUESTIONS)]
     write_questions(folder / 'q.json', questions)
-    write_store(folder / 'regions')
-    write_pictures(folder / 'pictures')
-    write_pictures(folder / 'photos', size=SIZE)
     return folder
 
 
@@ -109,7 +97,7 @@ def test_pictures_of_the_first_questions(folder, tmp_path, padded):
     assert sorted(found) == [f'attention_{90 + n}_40.png' for n in range(3)]
     for n in range(3):
         image_id, text = QUESTIONS[n]
-        picture = cv2.imread(str(folder / f'photos/{image_id}.png'))[..., ::-1]
+        picture = cv2.imread(str(picture_paths(folder / 'photos')[image_id]))[..., ::-1]
         expected = draw_answer_attention(
             runner.model, data[n]['inputs'], text, data.tokenizer, data.answers, picture, top_k=2
         )

@@ -21,7 +21,7 @@ from mmattn.language.vqa.questions import QuestionTokenizer
 from mmattn.visualization.panels import BOX_COLOURS, coloured
 
 from ..failing import failing
-from .asking import ANSWERS, BAN, PICTURES, UNITARY, WORDS, random_model
+from ..world import ANSWERS, BAN, PICTURES, UNITARY, WORDS, random_model
 
 SIZE = (60, 40)
 
@@ -55,6 +55,7 @@ def test_regions_are_in_the_order_of_their_sum_in_the_first_glimpse():
     sums = [sum(weights[0, i, j].item() for i in range(7)) for j in range(9)]
     assert region_order(weights) == sorted(range(9), key=lambda j: -sums[j])
     assert region_order(weights[:, 0]) == sorted(range(9), key=lambda j: -weights[0, 0, j])
+    assert region_order((torch.arange(100) % 2).expand(2, 7, 100)) == [*range(1, 100, 2), *range(0, 100, 2)]
 
 
 def test_maps_and_boxes_of_the_picture(drawn_panels):

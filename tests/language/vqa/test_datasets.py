@@ -24,10 +24,25 @@ from mmattn.language.vqa import Question, VQADataset, datasets, official_score, 
 from mmattn.registry import DATASETS
 from mmattn.utils import config_path
 
-from ... import tiny_data
+from ...tiny_data import ANSWERS, ONE_ANSWER, QUESTION_SETS, QUESTION_WORDS, WITHOUT_TEST_ANSWERS
 from ..failing import failing
-from ..files import edit, edit_store, set_source
-from .conftest import QUESTIONS, STORE, TEN, make_regions
+from ..world import stored
+
+TEN = ['dog'] * 5 + ['puppy'] * 3 + ['cat', 'Dog']
+QUESTIONS = [
+    Question(1, '10', "What's this?", TEN, 'dog', 'what is', 'other'),
+    Question(2, '11', 'How many dogs?', ['two'] * 4 + ['2'] * 6, '2', 'how many', 'number'),
+    Question(3, '10', 'What is the emu doing?', ['flying'] * 10, 'flying', 'what is', 'other'),
+    Question(4, '12', 'What?', ['dog'] * 10, 'The dog.', 'what', 'other'),
+]
+STORE = stored({'10': 2, '11': 3, '12': 0})
+
+
+@pytest.fixture
+def train(tmp_path):
+    """The path of a file of training questions; one of the images has no region."""
+    write_questions(tmp_path / 'questions_train.json', QUESTIONS)
+    return str(tmp_path / 'questions_train.json')
 
 
 def build(path, **options):
@@ -63,7 +78,6 @@ def test_training_samples(train):
     [
         # raw strings, of which 6 are '2'; 'The dog.' and 'Dog' count only after normalisation
         ({}, {'dog': [1, 0, 0, 1], 'flying': [0, 0, 1, 0], '2': [0, 1, 0, 0]}),
-        ({'normalize_counts': True}, {'dog': [1, 0, 0, 1], 'flying': [0, 0, 1, 0], '2': [0, 1, 0, 0]}),
         (
             {'normalize_answers': False},
             {'flying': [0, 0, 1, 0], 'dog': [1, 0, 0, 1], 'The dog.': [0, 0, 0, 0], '2': [0, 1, 0, 0]},
@@ -133,6 +147,8 @@ def test_sampling_leaves_questions_out_and_their_words(tmp_path, logged):
     counted = dict(symbols=['dog', 'one', 'two'], answers=['dog'], tokens='skip-thought', max_words=26)
     assert dataset.metainfo == counted | dict(max_regions=None, region_source=None)
     assert messages[-1] == f'{path}: 2 of 4 questions; 1 have no answer that can be given, and 2 are left out'
+    assert len(build(path, min_answers=2, normalize_answers=False)) == 4
+    assert messages[-1] == f'{path}: 4 of 4 questions; 2 have no answer that can be given'  # and none is left out
     test = build(path, test_mode=True, **options)
     assert len(test) == 4
     assert test.metainfo == dataset.metainfo
@@ -230,32 +246,31 @@ def test_pictures(train, tmp_path):
 def test_best_regions(train):
     """The whole image, which has no class, and those with the best scores, in their order."""
     scores, classes = torch.tensor([0.0, 0.2, 0.9, 0.2, 0.5]), torch.tensor([-1, 3, 3, 4, 5])
-    regions = make_regions(5, scores=scores, classes=classes)
+    regions, plain = (stored({'10': 5}, **more)['10'] for more in (dict(scores=scores, classes=classes), {}))
     for most, rows in ((1, [0]), (2, [0, 2]), (4, [0, 1, 2, 4]), (5, [0, 1, 2, 3, 4]), (9, [0, 1, 2, 3, 4])):
         found = best_regions(regions, most)
         assert torch.equal(found.features, regions.features[rows])
         assert torch.equal(found.boxes, regions.boxes[rows])
         assert torch.equal(found.scores, scores[rows])
         assert found.size == regions.size
-    assert torch.equal(best_regions(make_regions(5), 2).features, make_regions(5).features[:2])
+    assert torch.equal(best_regions(plain, 2).features, plain.features[:2])
     assert best_regions(regions, None) is regions
     assert [len(each['inputs']['features']) for each in build(train, max_regions=2)] == [2, 2, 2, 0]
 
 
 @pytest.mark.parametrize('fusion', ['', '_fusion'])
-@pytest.mark.parametrize('name', tiny_data.QUESTION_SETS)
-def test_shipped_configs(name, fusion, tmp_path, monkeypatch):
+@pytest.mark.parametrize('name', QUESTION_SETS)
+def test_shipped_configs(name, fusion, tiny_data, monkeypatch):
     """All three data sets have the same words and answers, and a batch of the training passes the preprocessor."""
     config = config_path(f'_base_/datasets/{name}.py').with_stem(name + fusion)
     if not config.exists():
         pytest.skip(f'{name}.py is for one kind of network')
-    monkeypatch.setenv(f'{name.upper()}_ROOT', str(tmp_path))
-    tiny_data.question_set(tmp_path, name)
+    monkeypatch.setenv(f'{name.upper()}_ROOT', tiny_data[f'{name.upper()}_ROOT'])
     cfg = Config.fromfile(config)
     train, val, test = (DATASETS.build(cfg[f'{part}_dataloader'].dataset) for part in ('train', 'val', 'test'))
     assert train.metainfo == val.metainfo == test.metainfo
-    assert sorted(train.metainfo['symbols']) == sorted(tiny_data.QUESTION_WORDS)
-    assert train.metainfo['answers'] == list(tiny_data.ANSWERS)
+    assert sorted(train.metainfo['symbols']) == sorted(QUESTION_WORDS)
+    assert train.metainfo['answers'] == list(ANSWERS)
     options = cfg.train_dataloader.dataset
     sampled = options.get('target') == 'sampled'
     assert train.metainfo['tokens'] == ('skip-thought' if sampled else 'ban')
@@ -263,9 +278,9 @@ def test_shipped_configs(name, fusion, tmp_path, monkeypatch):
     assert inputs['question'].shape == (5, options.get('max_words', 26 if sampled else 14))
     assert inputs['answer' if sampled else 'targets'].shape == ((5,) if sampled else (5, 2))
     assert ('image' in inputs) == ('images' in options) == ('features' not in inputs)
-    answers = 1 if name in tiny_data.ONE_ANSWER else 10
+    answers = 1 if name in ONE_ANSWER else 10
     assert [len(each['data_samples'].answers) for each in val] == [answers] * 4
-    answers *= name not in tiny_data.WITHOUT_TEST_ANSWERS
+    answers *= name not in WITHOUT_TEST_ANSWERS
     assert [len(each['data_samples'].answers) for each in test] == [answers] * 4
 
 
@@ -282,100 +297,6 @@ test_failures = failing(
     *((lambda train, x=x: build(train, fraction=x), 'fraction must') for x in (-0.1, 0, 1.1)),
     (lambda train: build(train, fraction=0.2), r'questions_train.json: .*fraction=0\.2'),  # of four questions
 )
-
-
-# The check of the data before training, and when a checkpoint loads.
-
-NAMES = dict(vqa2='VQA2', coco_qa='COCO_QA', easy_vqa='EASY_VQA')
-
-
-@pytest.fixture
-def data(tmp_path, monkeypatch):
-    """The folder of small data sets."""
-    for name, variable in NAMES.items():
-        monkeypatch.setenv(f'{variable}_ROOT', str(tmp_path / name))
-    tiny_data.questions(tmp_path / 'vqa2', test=False, genome=True)
-    tiny_data.questions(tmp_path / 'coco_qa', answers=1)
-    tiny_data.questions(tmp_path / 'easy_vqa', answers=1, pictures=True)
-    return tmp_path
-
-
-@pytest.fixture
-def faults(check):
-    """Return the faults of a data set for a model, by path."""
-
-    def run(name='vqa2', loaders=('train_dataloader', 'val_dataloader'), change=lambda cfg: None, **model):
-        model = dict(num_features=tiny_data.FEATURES, num_answers=len(tiny_data.ANSWERS)) | model
-        return check(f'_base_/datasets/{name}.py', loaders, change, **model)
-
-    return run
-
-
-def change(path, function):
-    edit(path, lambda content: function(content['questions']))
-
-
-def test_correct_data_have_no_faults(faults, data):
-    assert faults(loaders=('test_dataloader',)) == faults('easy_vqa', num_features=None) == {}
-    for name in ('vqa2', 'vqa2_trainval_genome', 'vqa2_fusion', 'coco_qa'):
-        assert faults(name) == {}
-
-
-def test_store_of_another_backbone_is_a_fault(faults, data):
-    """Bottom-up boxes have as many channels as ResNet-152, so only the record of the store tells them apart."""
-    boxes = f'{data}/vqa2/regions'
-
-    def read_boxes(cfg):
-        for loader in (cfg.train_dataloader, cfg.val_dataloader):
-            loader.dataset.regions = 'regions'
-
-    [fault] = faults('vqa2_fusion', change=read_boxes)[boxes]
-    assert fault.startswith("made by 'bottom_up_features.py, trainval.tsv', but the config requires 'resnet152' and ")
-    cfg = Config.fromfile(config_path('_base_/datasets/vqa2_fusion.py'))
-    with pytest.raises(ValueError, match=f'{boxes}: made by'):
-        DATASETS.build(dict(cfg.val_dataloader.dataset, regions='regions'))
-    assert DATASETS.build(dict(cfg.val_dataloader.dataset, regions='regions', region_source=None))
-
-    set_source(data / 'vqa2/resnet152', tiny_data.rehearsal_data.RESNET152.replace("'grid': 14", "'grid': 7"))
-    assert list(faults('vqa2_fusion')) == [f'{data}/vqa2/resnet152']
-    set_source(data / 'vqa2/resnet152', '')
-    assert faults('vqa2_fusion') == {}
-
-
-@pytest.mark.parametrize(
-    ('name', 'model', 'options', 'path', 'names'),
-    [
-        ('vqa2', dict(num_answers=3129), {}, 'questions_train.json', '--cfg-options model.num_answers=2'),
-        ('vqa2', dict(num_features=2048), {}, 'regions', '--cfg-options model.num_features=6'),
-        ('vqa2', dict(num_features=None), {}, 'questions_val.json', 'pictures'),
-        ('vqa2', {}, dict(min_answers=99), 'questions_train.json', 'min_answers'),
-        ('easy_vqa', {}, {}, 'questions_val.json', 'regions'),
-        ('easy_vqa', dict(num_features=None), {}, 'questions_train.json', 'image 101'),
-        ('easy_vqa', dict(num_features=None), dict(images='nowhere'), 'nowhere', 'no such folder'),
-    ],
-)
-def test_what_fits_neither_model_nor_files(faults, data, name, model, options, path, names):
-    def change(cfg):
-        for loader in (cfg.train_dataloader, cfg.val_dataloader):
-            loader.dataset.update(options)
-
-    (data / 'easy_vqa/images/101.png').unlink()
-    assert names in faults(name, change=change, **model)[f'{data}/{name}/{path}'][0]
-
-
-def test_all_faults_of_a_file_or_a_store_are_reported_at_once(faults, data):
-    root = data / 'vqa2'
-    change(root / 'questions_val.json', lambda entries: entries[0].update(image_id='nowhere'))
-    edit_store(root / 'regions', 'boxes', lambda boxes: boxes.__setitem__(0, (1, 1, 99, 9)))
-    found = faults()
-    assert {*found} == {f'{root}/regions'}
-    outside, without = sorted(found[f'{root}/regions'])
-    assert outside.startswith('image 100: boxes are outside')
-    assert without.startswith('image nowhere ')
-    change(root / 'questions_train.json', lambda entries: entries.append(dict(entries[0], answers=['yes'] * 9)))
-    found = faults()
-    assert {*found} == {f'{root}/questions_train.json'}
-    assert len(found[f'{root}/questions_train.json']) == 2
 
 
 def test_the_pipeline_is_the_configs(train):
@@ -408,67 +329,29 @@ def test_metainfo_of_the_config_decides(train):
     assert [each['inputs']['targets'].tolist() for each in dataset] == [[0], [1], [0], [0]]
 
 
-def test_questions_without_spaces_are_a_fault_of_their_file(faults, data):
-    path = data / 'vqa2/questions_val.json'
-    change(path, lambda entries: [entry.update(question='这只狗在草地上做什么？') for entry in entries])
-    [fault] = faults()[str(path)]
-    assert '这只狗在草地上做什么' in fault
-
-
-def test_an_image_without_regions_is_valid(faults, data):
-    edit_store(data / 'vqa2/regions', 'first', lambda first: first.__setitem__(1, 0))  # image 100
-    assert faults() == {}
-    dataset = DATASETS.build(Config.fromfile(config_path('_base_/datasets/vqa2.py')).train_dataloader.dataset)
-    assert dataset[0]['inputs']['features'].shape == (0, tiny_data.FEATURES)
-
-
 @pytest.mark.parametrize(
-    ('meta', 'message'),
+    ('meta', 'lengths', 'message'),
     [
-        ({}, None),
-        ({'answers': ['yes', 'no']}, None),
-        ({'answers': ['no', 'yes']}, "answer 0 is 'yes', but 'no'"),
-        ({'answers': ['yes']}, "answer 1 is 'no'"),
-        ({'tokens': 'skip-thought', 'max_words': 26}, "tokens is 'ban', but 'skip-thought'"),
-        ({'symbols': ['emu']}, "symbol 4 is 'a', but 'emu'"),
+        ({}, (14,), None),
+        (dict(answers=['dog', 'flying', '2']), (14,), None),
+        (dict(answers=['flying', 'dog', '2']), (14,), "answer 0 is 'dog', but 'flying'"),
+        (dict(answers=['dog']), (14,), "answer 1 is 'flying'"),
+        (dict(tokens='skip-thought', max_words=26), (14,), "tokens is 'ban', but 'skip-thought'"),
+        (dict(symbols=['yak']), (14,), "symbol 4 is 'what', but 'yak'"),
+        # a run may validate on longer questions; a test alone, of another length, is an error
+        (dict(max_words=14), (14, 20), None),
+        (dict(max_words=14), (20, 14), 'max_words is 20, but 14'),
     ],
 )
-def test_a_checkpoint_of_other_answers_is_an_error(data, tmp_path, meta, message):
-    cfg = Config.fromfile(config_path('_base_/datasets/vqa2.py'))
-    runner = SimpleNamespace(cfg=cfg, work_dir=str(tmp_path), _load_from='a.pth', _resume=False)
-    dataset = DATASETS.build(cfg.val_dataloader.dataset)
-    runner._val_loop = SimpleNamespace(dataloader=SimpleNamespace(dataset=dataset))
-    symbols = dataset.metainfo['symbols']
-    checkpoint = dict(meta=dict(dataset_meta=dict(symbols=symbols) | meta))
-    hook = CheckHook()
-    if message is None:
-        hook.after_load_checkpoint(runner, checkpoint)
-    else:
-        with pytest.raises(ValueError, match=re.escape(message)):
-            hook.after_load_checkpoint(runner, checkpoint)
-
-
-@pytest.mark.parametrize(('lengths', 'fails'), [((14, 20), False), ((20, 14), True)])
-def test_only_the_first_data_set_must_cut_as_in_training(data, tmp_path, lengths, fails):
-    """A run may validate on longer questions, and so continue; a test alone, of another length, is an error."""
-    cfg = Config.fromfile(config_path('_base_/datasets/vqa2.py'))
-    runner = SimpleNamespace(cfg=cfg, work_dir=str(tmp_path), _load_from='a.pth', _resume=False)
-    for name, length in zip(('train', 'val'), lengths):
-        dataset = DATASETS.build(dict(cfg.get(f'{name}_dataloader').dataset, max_words=length))
-        setattr(runner, f'_{name}_loop', SimpleNamespace(dataloader=SimpleNamespace(dataset=dataset)))
-    hook = CheckHook()
-    data_sets = [loop.dataloader.dataset for loop in (runner._train_loop, runner._val_loop)]
+def test_a_checkpoint_of_other_words_and_answers_is_an_error(train, tmp_path, meta, lengths, message):
+    data_sets = [build(train, max_words=length) for length in lengths]
+    loops = [SimpleNamespace(dataloader=SimpleNamespace(dataset=data)) for data in data_sets]
+    runner = SimpleNamespace(
+        cfg=Config(), work_dir=str(tmp_path), _load_from='a.pth', _resume=False, _val_loop=loops[-1]
+    )
+    if len(loops) > 1:
+        runner._train_loop = loops[0]
     assert not [fault for fault in find_faults(runner, (), data_sets) if fault.is_error]
-    meta = dict(symbols=dataset.metainfo['symbols'], answers=dataset.answers, tokens='ban', max_words=14)
-    with pytest.raises(ValueError, match='max_words is 20, but 14') if fails else nullcontext():
-        hook.after_load_checkpoint(runner, dict(meta=dict(dataset_meta=meta)))
-
-
-def test_a_class_of_the_users_own_passes_options_on(data):
-    class Own(VQADataset):
-        def __init__(self, place):
-            super().__init__('questions_val.json', regions='regions', data_root=place, min_answers=1, test_mode=True)
-
-    assert len(Own(str(data / 'vqa2'))) > 0
-    with pytest.raises(TypeError, match='regions'):
-        Own(str(data / 'vqa2'), regions='regions')
+    checkpoint = dict(meta=dict(dataset_meta=dict(symbols=data_sets[0].metainfo['symbols']) | meta))
+    with pytest.raises(ValueError, match=re.escape(message)) if message else nullcontext():
+        CheckHook().after_load_checkpoint(runner, checkpoint)

@@ -259,7 +259,5 @@ def test_parameters_of_fusion(fusion, options, expected):
 test_failures = failing(
     (lambda: build('BAN', test_glimpses=4), 'test_glimpses'),
     (lambda: build('BAN concat', test_glimpses=2), 'test_glimpses'),
-    (lambda: build('MUTAN', num_glimpses=4), 'num_glimpses'),
-    (lambda: build('MUTAN', activation='relu'), 'activation'),
     match='{} must',
 )

@@ -6,8 +6,9 @@ import torch
 from mmattn.language.vqa import MCAN, AttentionPooling
 from mmattn.registry import MODELS
 
-from ..batches import batch, random_regions
 from ..layers.sequences import assert_same_with_gradients
+from ..world import MCAN as TINY
+from ..world import batch, random_model, random_regions
 
 SMALL = dict(
     vocab_size=20,
@@ -131,3 +132,16 @@ def test_all_attention_drops_weights():
         calls += [(layer.self_attention[0], regions, regions, context), (layer.cross_attention, regions, words, {})]
     for attention, query, key, options in calls:
         assert not torch.equal(*(attention(query, key, key, **options)[0] for _ in range(2)))
+
+
+def test_mcan_without_words_or_regions():
+    """As with one word, or region, of zeros; other questions of the batch are not changed."""
+    model = random_model(TINY).double()
+    features = torch.randn(2, 3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    question = torch.tensor([[4, 5, 6], [1, 1, 1]])
+    mask = torch.tensor([[False] * 3, [True] * 3])
+    with torch.no_grad():
+        both = model(dict(question=question, features=features, region_mask=mask))
+        first = model(dict(question=question[:1], features=features[:1]))
+        second = model(dict(question=torch.tensor([[1]]), features=features[1:, :1]))
+    torch.testing.assert_close(both, torch.cat([first, second]), rtol=0, atol=1e-12)
