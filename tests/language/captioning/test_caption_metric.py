@@ -20,7 +20,7 @@ from pycocoevalcap.bleu.bleu import Bleu
 from pycocoevalcap.rouge.rouge import Rouge
 
 from mmattn.language.captioning import CaptionMetric, caption_bleu, caption_metric, caption_words, rouge_l
-from mmattn.language.captioning.caption_metric import java_command, meteor, ptb_words
+from mmattn.language.captioning.caption_metric import meteor, ptb_words
 
 from ...requirements import requires
 from ..failing import failing
@@ -87,16 +87,6 @@ def test_absent_figures_are_named_and_never_0(monkeypatch, messages):
     monkeypatch.setenv('PATH', '')
     with pytest.raises(FileNotFoundError, match='java'):
         CaptionMetric(tokenizer='PTB')
-
-
-def test_a_java_program_is_that_of_pycocoevalcap(tmp_path, monkeypatch):
-    """Run by the Java on the PATH; one that the package lacks is named."""
-    (tmp_path / 'java').touch(mode=0o755)
-    monkeypatch.setenv('PATH', str(tmp_path))
-    jar = Path(*pycocoevalcap.__path__, 'meteor/meteor-1.5.jar')
-    assert java_command('meteor/meteor-1.5.jar') == [str(tmp_path / 'java'), '-cp', str(jar)]
-    with pytest.raises(FileNotFoundError, match=r'meteor-0\.jar'):
-        java_command('meteor/meteor-0.jar')
 
 
 @pytest.mark.parametrize('number', [1, 2])

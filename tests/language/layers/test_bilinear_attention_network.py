@@ -244,8 +244,6 @@ COUNTING = dict(counter=dict(type='mmattn.ObjectCounter'))
 
 
 test_failures = failing(
-    (lambda: network()(REGIONS, REGIONS), 'words'),
-    (lambda: network()(WORDS, WORDS), 'regions'),
     (lambda: network()(WORDS, REGIONS, REGION_MASK), 'word_padding_mask'),
     (lambda: network()(WORDS, REGIONS, None, REGION_MASK.long()), 'region_padding_mask'),
     (lambda: network()(WORDS, REGIONS, boxes=REGIONS[..., :4]), 'boxes'),
@@ -253,13 +251,7 @@ test_failures = failing(
     (lambda: network()(WORDS, REGIONS, num_glimpses=4), 'num_glimpses'),
     (lambda: network(mode='concat')(WORDS, REGIONS, num_glimpses=2), 'num_glimpses'),
     (lambda: build(UnitaryAttention, N, M)(WORDS, REGIONS), 'query'),
-    *(
-        (lambda layer=layer, words=words, regions=regions: layer(words, regions), name)
-        for layer in (network().logits, build(ConcatLogits, N, M, embed_dim=5), build(CoAttention, N, M))
-        for words, regions, name in ((REGIONS, REGIONS, 'words'), (WORDS, WORDS, 'regions'))
-    ),
     (lambda: network().logits(WORDS, REGIONS, WORD_MASK), 'region_padding_mask'),
-    (lambda: build(UnitaryAttention, N, M)(WORDS[:, 0], WORDS), 'regions'),
     (lambda: build(UnitaryAttention, N, M)(WORDS[:, 0], REGIONS, WORD_MASK), 'region_padding_mask'),
     (lambda: build(CoAttention, N, M)(WORDS, REGIONS, REGION_MASK), 'word_padding_mask'),
     (lambda: build(CoAttention, N, M)(WORDS, REGIONS, None, WORD_MASK), 'region_padding_mask'),

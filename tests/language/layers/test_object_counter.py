@@ -6,6 +6,7 @@ import torch
 from mmattn.language.layers import ObjectCounter
 
 from ...ops import literal
+from ..failing import failing
 from .sequences import assert_same_with_gradients, build
 
 INF = 800.0  # the sigmoid of float64 is 1
@@ -136,7 +137,8 @@ def test_nothing_selected_has_finite_gradients():
     assert all(grad.isfinite().all() for grad in grads)
 
 
-def test_failures():
-    for shape, mask, names in (((2, 3, 5), None, 'boxes'), ((2, 3, 4), torch.ones(2, 3), 'padding_mask')):
-        with pytest.raises((TypeError, ValueError), match=names):
-            ObjectCounter()(torch.ones(2, 3), torch.ones(shape), mask)
+test_failures = failing(
+    (lambda: ObjectCounter()(torch.ones(2, 3), torch.ones(2, 3, 5)), 'boxes'),
+    (lambda: ObjectCounter()(torch.ones(2, 3), torch.ones(2, 3, 4), torch.ones(2, 3)), 'padding_mask'),
+    error=(TypeError, ValueError),
+)

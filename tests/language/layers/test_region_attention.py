@@ -285,10 +285,8 @@ def layer():
 
 test_failures = failing(
     (lambda layer: layer(X, X[:, :3], X, relative_geometry=F), 'key'),
-    (lambda layer: layer(*[X[..., :4]] * 3, relative_geometry=F), 'query'),
     *((lambda layer, f=f: layer(X, X, X, relative_geometry=f), 'relative_geometry') for f in (None, BOXES, F[:, :4])),
     (lambda layer: layer(X, X, X, MASK.long(), F), 'key_padding_mask'),
-    (lambda: relative_geometry(BOXES[..., 0]), 'boxes'),
     (lambda: relative_geometry(BOXES.long()), 'boxes'),
     (lambda: relative_geometry(BOXES, MASK[:1]), 'key_padding_mask'),
     error=(TypeError, ValueError),

@@ -202,7 +202,6 @@ X = torch.randn(2, 4, 16)
     ('call', 'names'),
     [
         (lambda cls: cls(16)(X, X[:, :3], X), 'key'),
-        (lambda cls: cls(16)(*[X[..., :7]] * 3), 'query'),
         (lambda cls: cls(16)(X, X, X, torch.zeros(2, 5, dtype=torch.bool)), 'key_padding_mask'),
         (lambda cls: cls(16).start(X), 'memory'),
         (lambda cls: cls(16).step(X[:, :1], {}, 0), 'is_causal'),

@@ -23,15 +23,6 @@ def test_sinusoids_are_their_equation(channels, positions):
                 assert found[t, 2 * c + 1].item() == pytest.approx(math.cos(angle), abs=1e-9)
 
 
-def test_dtypes_of_sinusoids():
-    expected = sinusoids(torch.arange(12, dtype=torch.float64).view(3, 4), 8)
-    assert expected.shape == (3, 4, 8)
-    for dtype in (torch.int64, torch.int32, torch.bfloat16, torch.float32):
-        found = sinusoids(torch.arange(12).view(3, 4).to(dtype), 8)
-        assert found.dtype == torch.float32
-        torch.testing.assert_close(found, expected.float(), rtol=0, atol=2e-6)
-
-
 @pytest.mark.parametrize('positions', ['sinusoidal', 'none'])
 @pytest.mark.parametrize('start', [0, 5])
 def test_embedding_is_its_equation(positions, start):

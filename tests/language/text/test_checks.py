@@ -10,7 +10,6 @@ from mmengine.runner import Runner
 from mmattn.check import CheckHook
 from mmattn.check.driver import find_faults
 from mmattn.registry import DATASETS
-from mmattn.utils import config_path
 
 from ...tiny_data import SYMBOLS, captions, entities, parallel_text, questions
 
@@ -19,19 +18,17 @@ CONFIG = 'bi_sa/sa_tiny_1xb4096_multi30k-en-de.py'
 
 
 @pytest.fixture
-def build(tmp_path, monkeypatch):
+def build(small, tmp_path):
     """Return a Runner for the corpora of training, validation and test."""
 
     def run(*roots, vocab_size=COUNT, **options):
-        cfg = Config.fromfile(config_path(CONFIG))
+        cfg = small(CONFIG)
         for key, root in zip(('train', 'val', 'test'), roots * (3 // len(roots))):
-            cfg[f'{key}_dataloader'].update(num_workers=0, persistent_workers=False)
             cfg[f'{key}_dataloader'].dataset.data_root = str(root)
         cfg.model.update(vocab_size=vocab_size)
         cfg.model.test_cfg.update(beam=1, max_length=(0, 2))
-        cfg.train_cfg.update(max_iters=1, val_interval=10)
-        cfg.default_hooks.checkpoint.update(interval=1, save_best=None)
-        cfg.work_dir, cfg.log_level = str(tmp_path / 'work'), 'ERROR'
+        cfg.train_cfg.update(val_interval=10)
+        cfg.default_hooks.checkpoint.update(interval=1)
         cfg.experiment_name = f'{tmp_path.name} {len(list(tmp_path.rglob("*")))}'
         cfg.merge_from_dict(options)
         runner = Runner.from_cfg(cfg)

@@ -37,6 +37,11 @@ def folder(world, tmp_path_factory):
     return folder
 
 
+def collate_lists(samples):
+    inputs = {name: [each['inputs'][name] for each in samples] for name in samples[0]['inputs']}
+    return dict(inputs=inputs, data_samples=[each['data_samples'] for each in samples])
+
+
 def validate(folder, config, hook, tmp_path, batch_size=2, padded=False):
     """Validate twice with a hook, without a Runner; return its stand-in and the data set."""
     place = dict(images='pictures') if config is PICTURES else dict(regions='regions')
@@ -51,14 +56,12 @@ def validate(folder, config, hook, tmp_path, batch_size=2, padded=False):
         iter=40,
         logged=logged,
     )
-    collate = lambda samples: dict(  # noqa: E731
-        inputs={name: [each['inputs'][name] for each in samples] for name in samples[0]['inputs']},
-        data_samples=[each['data_samples'] for each in samples],
-    )
     hook.before_run(runner)
     for _ in range(2):
         hook.before_val_epoch(runner)
-        for number, batch in enumerate(DataLoader(data, batch_size, collate_fn=pad_collate if padded else collate)):
+        for number, batch in enumerate(
+            DataLoader(data, batch_size, collate_fn=pad_collate if padded else collate_lists)
+        ):
             hook.after_val_iter(runner, number, batch, batch['data_samples'])
         hook.after_val_epoch(runner, {})
         runner.iter += 10
@@ -66,7 +69,7 @@ def validate(folder, config, hook, tmp_path, batch_size=2, padded=False):
 
 
 @pytest.mark.parametrize('config', [BAN, UNITARY, PICTURES])
-def test_entropies_of_single_questions(folder, config, tmp_path):
+def test_entropies_of_single_questions(folder, config, tmp_path, monkeypatch):
     hook = HOOKS.build(dict(type='mmattn.GlimpseEntropyHook'))
     runner, data = validate(folder, config, hook, tmp_path)
     maps = [question_attention(runner.model, sample['inputs'])[1] for sample in data]
@@ -77,13 +80,10 @@ def test_entropies_of_single_questions(folder, config, tmp_path):
         expected = sum(entropies) / len(QUESTIONS)
         assert runner.logged[f'val/entropy/{g + 1}'] == pytest.approx([expected] * 2, rel=1e-5)
     assert glimpses == (1 if config is UNITARY else 2)
-
-
-def test_the_entropy_if_a_process_has_no_question(folder, tmp_path, monkeypatch):
-    hook = HOOKS.build(dict(type='mmattn.GlimpseEntropyHook'))
-    expected = validate(folder, UNITARY, hook, tmp_path)[0].logged
-    monkeypatch.setattr(attention_hooks, 'all_gather_object', lambda mine: [([], 0), mine])
-    assert validate(folder, UNITARY, hook, tmp_path)[0].logged == expected
+    monkeypatch.setattr(
+        attention_hooks, 'all_gather_object', lambda mine: [([], 0), mine]
+    )  # a process without questions
+    assert validate(folder, config, hook, tmp_path)[0].logged == runner.logged
 
 
 @pytest.mark.parametrize('padded', [False, True])
@@ -139,9 +139,8 @@ class OwnHead(ConcatHead):
 @pytest.mark.parametrize('name', ['GlimpseEntropyHook', 'BilinearMapHook'])
 def test_models_without_maps(folder, tmp_path, name):
     hook = HOOKS.build(dict(type=f'mmattn.{name}'))
-    with pytest.raises(ValueError, match='MCAN'):
-        hook.before_run(SimpleNamespace(model=random_model(MCAN)))
-    with pytest.raises(ValueError, match='ConcatHead'):
-        hook.before_run(SimpleNamespace(model=random_model(CONCAT)))
+    for config, words in ((MCAN, 'MCAN'), (CONCAT, 'ConcatHead')):
+        with pytest.raises(ValueError, match=words):
+            hook.before_run(SimpleNamespace(model=random_model(config)))
     with pytest.raises(ValueError, match='OwnHead'):  # which does not say that it has none
         validate(folder, CONCAT | dict(head=dict(type=OwnHead)), hook, tmp_path)

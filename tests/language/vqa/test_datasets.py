@@ -148,7 +148,7 @@ def test_sampling_leaves_questions_out_and_their_words(tmp_path, logged):
     assert dataset.metainfo == counted | dict(max_regions=None, region_source=None)
     assert messages[-1] == f'{path}: 2 of 4 questions; 1 have no answer that can be given, and 2 are left out'
     assert len(build(path, min_answers=2, normalize_answers=False)) == 4
-    assert messages[-1] == f'{path}: 4 of 4 questions; 2 have no answer that can be given'  # and none is left out
+    assert messages[-1] == f'{path}: 4 of 4 questions; 1 have no answer that can be given'  # and none is left out
     test = build(path, test_mode=True, **options)
     assert len(test) == 4
     assert test.metainfo == dataset.metainfo
