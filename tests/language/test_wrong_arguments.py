@@ -83,7 +83,7 @@ WRONG = [
         dict(vocab_size=COUNT, word_dim=COUNT, embed_dim=COUNT, word_std=(-1, True)),
     ),
     (partial(vqa.SkipThoughtEncoder, vocab_size=9, word_dim=4, embed_dim=4), dict(dropout=PROBABILITY)),
-    (vqa.ConvImageEncoder, dict(channels=((), (8, 0), (2.0, 8)))),
+    (vqa.ConvImageEncoder, dict(channels=((8, 0), (2.0, 8)))),
     (
         partial(vqa.MCAN, vocab_size=9, num_features=4, **SIZES),
         dict.fromkeys(('vocab_size', 'num_answers', 'num_features', 'word_dim', 'fused_dim'), COUNT)

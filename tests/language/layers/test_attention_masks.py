@@ -10,9 +10,8 @@ from mmattn.language.layers import BilateralMultiheadAttention
 
 from ...ops import literal
 from ..failing import failing
-from .sequences import assert_steps_are_forward, build
+from .sequences import build
 
-one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 BATCH, HEADS, QUERIES, KEYS, CHANNELS = 2, 2, 4, 5, 8
 CAUSAL = torch.ones(6, 6, dtype=torch.bool).triu(1)
 
@@ -73,16 +72,6 @@ def test_a_causal_mask_makes_the_causal_layer(position, kind):
         expected = causal(inputs[0], key_padding_mask=inputs[1])[0]
         ours = masked(inputs[0], key_padding_mask=inputs[1], attn_mask=mask, is_causal=True)[0]
         torch.testing.assert_close(ours, expected, atol=1e-12, rtol=1e-12)
-
-
-@pytest.mark.parametrize('window_size', [5, 21])  # the latter is shipped
-@pytest.mark.parametrize('position', ['none', 'relative', 'bilateral'])
-def test_steps_are_forward(position, window_size):
-    """Of more tokens than a window has, and of fewer."""
-    options = dict(position=position, window_size=window_size, max_offset=4, padding='learned', is_causal=True)
-    assert_steps_are_forward(
-        build(BilateralMultiheadAttention, CHANNELS, HEADS, **options), literal.randn(3, 13, CHANNELS)
-    )
 
 
 def test_a_query_without_keys_has_the_bias_as_output():

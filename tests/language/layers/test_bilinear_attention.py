@@ -14,7 +14,6 @@ from ...ops import literal
 from ...ops.literal import assert_same, check_operator, evaluate, randn
 from ..failing import failing
 
-one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 B, G, Q, K, C = 3, 2, 4, 5, 6
 TENSORS = {
     'bilinear_logits': {'query': randn(B, Q, C, seed=1), 'key': randn(B, K, C, seed=2), 'weight': randn(G, C, seed=3)},

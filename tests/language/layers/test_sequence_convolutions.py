@@ -12,7 +12,6 @@ from mmattn.language.layers import DeformConv1d, DynamicConv1d
 from ...ops import literal
 from .sequences import assert_causal, assert_same_with_gradients, assert_steps_are_forward, build, padding
 
-one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 # Heads, kernel: shorter and longer than the sequence
 SETTINGS = [(2, 1), (4, 3), (2, 5), (1, 13)]
 

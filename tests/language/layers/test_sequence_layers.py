@@ -20,7 +20,6 @@ from ...ops import literal
 from ..world import SAN
 from .sequences import build
 
-one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 BOXES = torch.tensor([[0.0, 0, 2, 1], [1, 1, 4, 3], [0, 2, 1, 5], [3, 0, 4, 2]], dtype=torch.float64).expand(2, -1, -1)
 LAYERS = dict(
     bilateral=partial(build, layers.BilateralMultiheadAttention, 8, 2, window_size=3),

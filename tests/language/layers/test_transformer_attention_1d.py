@@ -16,8 +16,6 @@ from ...ops import literal
 from ..failing import failing
 from .sequences import assert_same_with_gradients, assert_steps_are_forward, build, padding
 
-one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
-
 TERMS = [f'{i:04b}' for i in range(1, 16)]
 # Lengths of query and key (None: self-attention), and options
 CASES = {

@@ -11,6 +11,7 @@ from mmattn.language.vqa import QuestionGRU, SkipThoughtEncoder
 from ...ops import literal
 from ..failing import failing
 from ..layers.sequences import assert_same_with_gradients
+from ..layers.sequences import build as randomized
 
 V, W, N = 9, 4, 3
 QUESTIONS = torch.tensor([[5, 8, 4, PAD], [6, PAD, 7, 5], [PAD] * 4, [4, PAD, PAD, PAD]])
@@ -18,10 +19,8 @@ LAST = [3, 4, 0, 1]  # number of words; an unknown word may have the number of p
 
 
 def build(cls=QuestionGRU, **options):
-    """In float64, with every parameter random, except the vector of padding."""
-    encoder = cls(V, W, N, **options).double()
-    for i, parameter in enumerate(encoder.parameters()):
-        parameter.data.copy_(literal.randn(*parameter.shape, seed=i) / 2)
+    """In training; the vector of padding is 0."""
+    encoder = randomized(cls, V, W, N, **options).train()
     encoder.embedding.weight.data[PAD] = 0
     return encoder
 

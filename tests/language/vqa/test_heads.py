@@ -20,6 +20,7 @@ from mmattn.language.vqa import (
 from ...ops import literal
 from ..failing import failing
 from ..layers.sequences import assert_same_with_gradients, padding
+from ..layers.sequences import build as randomized
 from ..layers.test_bilinear_attention_network import lin, literally, unitarily
 
 B, Q, R, N, M, A = 2, 3, 6, 4, 5, 7
@@ -58,9 +59,7 @@ READS_PADDING = ('BAN', 'co-attention')
 
 def build(name, **options):
     cls, own = HEADS[name]
-    head = cls(N, M, A, **{**own, **options}).double().eval()
-    for i, parameter in enumerate(head.parameters()):
-        parameter.data.copy_(literal.randn(*parameter.shape, seed=i) / 2)
+    head = randomized(cls, N, M, A, **{**own, **options})
     head.options = own
     return head
 

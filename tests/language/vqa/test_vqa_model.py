@@ -8,8 +8,8 @@ from torch.nn import functional as F
 from mmattn.language.text.vocabulary import PAD
 from mmattn.language.vqa import VQAModel
 
-from ...ops import literal
 from ..failing import failing
+from ..layers.sequences import build as randomized
 from ..world import batch, random_regions
 
 V, A, D, L = 12, 5, 6, 4
@@ -28,10 +28,8 @@ MODELS = {
 
 
 def build(name, **options):
-    """In float64, with every parameter random, except the vector of padding."""
-    model = VQAModel(V, A, num_features=D, **{**MODELS[name], **options}).double().eval()
-    for i, parameter in enumerate(model.parameters()):
-        parameter.data.copy_(literal.randn(*parameter.shape, seed=i) / 2)
+    """The vector of padding is 0."""
+    model = randomized(VQAModel, V, A, num_features=D, **{**MODELS[name], **options})
     model.question_encoder.embedding.weight.data[PAD] = 0
     return model
 
@@ -118,5 +116,6 @@ test_missing_inputs = failing(
 )
 test_failures = failing(
     (lambda: build('BAN', image_encoder=dict(type='mmattn.ConvImageEncoder')), 'image_encoder'),
+    (lambda: build('MUTAN', image_encoder=dict(type='mmattn.ConvImageEncoder', channels=())), 'channels'),
     match='{} must',
 )
