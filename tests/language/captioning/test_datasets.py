@@ -244,6 +244,11 @@ def test_wrong_attributes(tmp_path, ann_file, attributes, names):
         build(ann_file, 'train', attributes=path)
 
 
+def test_an_image_without_regions_is_named(ann_file):
+    with pytest.raises(ValueError, match='image 10'):
+        COCOCaptionDataset(ann_file, stored({'10': 0, '11': 1}), 'train')[0]
+
+
 def test_vatex(tmp_path):
     """Time steps without boxes; ten captions, of which five are drawn; the vocabulary of the training file."""
     videos = [
