@@ -63,7 +63,10 @@ class BuiltRunner(SimpleNamespace):
 
 @pytest.fixture
 def check():
-    """``check(name, loaders, change, **model)``: the faults of the data sets of a config, for a model, by path."""
+    """``check(name, loaders, change, **model)``: the faults of the data sets of a config, for a model, by path.
+
+    ``check.warned`` has the places of warnings.
+    """
 
     def run(name, loaders, change=lambda cfg: None, **model):
         cfg = Config.fromfile(config_path(name))
@@ -74,7 +77,9 @@ def check():
         for loader in filter(cfg.get, loaders):
             with faults.catch(loader):
                 data_sets.append(getattr(runner, loader).dataset)
-        faults.extend((fault.place, fault.text) for fault in find_faults(runner, loaders, data_sets) if fault.is_error)
+        found = find_faults(runner, loaders, data_sets)
+        faults.extend((fault.place, fault.text) for fault in found if fault.is_error)
+        run.warned = {fault.place for fault in found if not fault.is_error}
         return faults.by_path
 
     return run

@@ -31,7 +31,7 @@ def faults(check, tiny_data, tmp_path, monkeypatch):
     """Return the faults of the data of a config, which may be spoilt, for a model with other attributes."""
 
     def run(name, parts=TRAINING, options={}, spoil=lambda root: None, **model):
-        root = shutil.copytree(tiny_data[f'{ROOTS[name]}_ROOT'], tmp_path / 'data')
+        root = shutil.copytree(tiny_data[f'{ROOTS[name]}_ROOT'], tmp_path / 'data', dirs_exist_ok=True)
         monkeypatch.setenv(f'{ROOTS[name]}_ROOT', str(root))
         spoil(root)
 
@@ -173,3 +173,19 @@ def test_an_image_without_regions_and_a_store_without_a_source_are_valid_for_que
     assert faults(FUSION, spoil=spoil) == {}
     dataset = DATASETS.build(Config.fromfile(config_path(FUSION)).train_dataloader.dataset)
     assert dataset[0]['inputs']['features'].shape == (0, FEATURES)
+
+
+@pytest.mark.parametrize(
+    ('name', 'same'),
+    [
+        (SAN, dict(split='train')),
+        (QUESTIONS, dict(ann_file='questions_train.json')),
+        (PHRASES, dict(ann_file='entities_train.json')),
+    ],
+)
+def test_validation_on_training_images_is_a_warning(faults, check, name, same):
+    assert faults(name) == {}
+    assert check.warned == set()
+    assert faults(name, options=dict(train={}, val=same)) == {}
+    data = DATASETS.build(Config.fromfile(config_path(name)).val_dataloader.dataset | same)
+    assert check.warned == {*data.image_ids}

@@ -9,9 +9,10 @@ from mmengine.runner import Runner
 
 from mmattn.check import CheckHook
 from mmattn.check.driver import find_faults
+from mmattn.language.translation import ParallelTextDataset
 from mmattn.registry import DATASETS
 
-from ...tiny_data import SYMBOLS, captions, entities, parallel_text, questions
+from ...tiny_data import SYMBOLS, parallel_text
 
 COUNT = len(SYMBOLS) + 4
 CONFIG = 'bi_sa/sa_tiny_1xb4096_multi30k-en-de.py'
@@ -75,12 +76,15 @@ def test_an_unreadable_vocabulary_is_a_fault_with_its_line(build, corpus):
 
 
 def test_data_sets_agree_with_the_first(corpus):
-    """The vocabulary of each is compared with that of the training, and both files are named."""
+    """Vocabulary and direction of each are compared with those of the training, and both files are named."""
     roots = corpus('a'), corpus('b', (*SYMBOLS[:4], 'e@@', 'f', 'g')), corpus('c', SYMBOLS[:5])
     built = [DATASETS.build(dict(type='mmattn.ParallelTextDataset', data_root=str(x), split='train')) for x in roots]
     faults = found(*built)
     assert {fault.place for fault in faults} == {f'{root}/vocabulary.txt' for root in roots[1:]}
     assert all(f'{roots[0]}/vocabulary.txt' in fault.text for fault in faults)
+    for languages, places in ((dict(source='de', target='en'), [f'{roots[0]}/corpus.json'] * 2), ({}, [])):
+        other = ParallelTextDataset(data_root=str(roots[0]), split='val', **languages)
+        assert [fault.place for fault in found(built[0], other)] == places
 
 
 def test_a_checkpoint_with_other_symbols_is_an_error(build, corpus, tmp_path):
@@ -100,52 +104,3 @@ def test_a_checkpoint_with_other_symbols_is_an_error(build, corpus, tmp_path):
     del checkpoint['meta']['dataset_meta']  # nothing to compare
     torch.save(checkpoint, path)
     build(other, load_from=path).test()
-
-
-@pytest.mark.parametrize('kind', ['COCOCaptionDataset', 'VQADataset', 'EntitiesDataset'])
-def test_validation_on_training_images_is_a_warning(tmp_path, kind):
-    write, name = dict(
-        COCOCaptionDataset=(lambda root: captions(root, 'coco'), 'dataset_coco'),
-        VQADataset=(questions, 'questions_{}'),
-        EntitiesDataset=(entities, 'entities_{}'),
-    )[kind]
-    write(tmp_path)
-    common = dict(type=f'mmattn.{kind}', data_root=str(tmp_path), regions='regions')
-    splits = {split: dict(ann_file=f'{name.format(split)}.json') for split in ('train', 'val')}
-    if kind == 'VQADataset':
-        common |= dict(min_answers=1, answer_files=['questions_train.json'], vocab_files=['questions_train.json'])
-    elif kind == 'COCOCaptionDataset':
-        splits = {split: dict(cfg, split=split) for split, cfg in splits.items()}
-    else:
-        common |= dict(vocab_file='entities_train.json')
-
-    for split in ('val', 'train'):
-        built = [
-            DATASETS.build(common | splits['train']),
-            DATASETS.build(common | splits[split] | dict(test_mode=True)),
-        ]
-        faults = found(*built)
-        assert {fault.place for fault in faults if not fault.is_error} == (
-            {*built[1].image_ids} if split == 'train' else set()
-        )
-
-
-def exchanged(*loaders):
-    return {
-        f'{name}_dataloader.dataset.{side}': x for name in loaders for side, x in (('source', 'de'), ('target', 'en'))
-    }
-
-
-@pytest.mark.slow
-def test_the_other_direction_is_a_fault(build, corpus, tmp_path):
-    """Of a validation, and of a checkpoint; all files are the same."""
-    root = corpus('a')
-    with pytest.raises(ValueError, match=r"a/corpus.json: source is 'de', but 'en'"):
-        build(root, **exchanged('val')).train()
-    build(root, **exchanged('train', 'val')).train()
-    path = str(tmp_path / 'work/iter_1.pth')
-    message = r"corpus.json: (?s:.*)is 'en', but 'de' in .*iter_1.pth"
-    for start in ('test', 'train'):
-        with pytest.raises(ValueError, match=message):
-            getattr(build(root, load_from=path), start)()
-    build(root, load_from=path, **exchanged('train', 'val', 'test')).test()
