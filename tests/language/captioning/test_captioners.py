@@ -17,23 +17,9 @@ PLAIN = dict(type='mmattn.RegionAttention')
 SMALL = dict(vocab_size=30, num_features=6, num_layers=2, embed_dim=16, num_heads=2, feedforward_dim=24)
 
 
-@pytest.mark.parametrize(
-    ('build', 'options', 'expected'),
-    [
-        *((SANCaptioner, dict(num_layers=count), count * 7_356_416 + 10_774_288) for count in (1, 2, 4, 6)),
-        (SANCaptioner, dict(num_layers=4, stack='Torch'), 40_199_952),
-        (SANCaptioner, dict(encoder_attention=NORMALISED | dict(geometry_dim=64)), 40_199_952 + 4 * (512**2 + 832)),
-        (ETACaptioner, dict(), 97_478_416),
-        (ETACaptioner, dict(sources='visual'), 54_912_784),
-        (ETACaptioner, dict(sources='semantic'), 53_863_696),
-    ],
-)
-def test_parameters(build, options, expected):
-    """The printed 18.1, 25.5, 40.2 and 54.9 M of SAN; those of the specification for ETA. And how wide they search."""
-    with torch.device('meta'):
-        model = build(9488, **options)
-    assert sum(p.numel() for p in model.parameters()) == expected
-    assert model.test_cfg['beam'] == (5 if build is ETACaptioner else 3)
+@pytest.mark.parametrize(('kind', 'beam'), [(SANCaptioner, 3), (ETACaptioner, 5)])
+def test_how_wide_they_search(kind, beam):
+    assert kind(**SMALL).test_cfg['beam'] == beam
 
 
 def images(count=3, attributes=(3, 0, 2)):

@@ -13,24 +13,6 @@ from ..models.torch_weights import from_torch
 BILATERAL = 'mmattn.BilateralMultiheadAttention'
 
 
-@pytest.mark.parametrize(
-    ('size', 'plain', 'bilateral'),
-    [('iwslt', 31_543_296, 3_545_856), ('base', 44_138_496, 3_939_840), ('big', 176_357_376, 15_744_000)],
-)
-def test_parameters(size, plain, bilateral):
-    """Those of the specification: without the embedding, and what Bi-SA adds with 21 and 11 entries and pad 0."""
-
-    def count(**attention):
-        with torch.device('meta'):
-            model = TranslationTransformer(1000, size, **attention)
-        return sum(p.numel() for p in model.parameters()) - model.embedding.weight.numel()
-
-    attention = dict(type=BILATERAL, window_size=21)
-    assert count() == plain
-    assert count(stack='Torch') == plain
-    assert count(encoder_attention=attention, decoder_attention=attention) == plain + bilateral
-
-
 def sentences(count, seed=0):
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(2, 8, (count,), generator=generator)

@@ -118,8 +118,6 @@ def publish(path, width=N, channels=W, **changed):
 
 def test_the_published_gru(tmp_path):
     """As the published code computes it: r and u, then the new state; u is z of nn.GRU."""
-    with torch.device('meta'):
-        assert sum(p.numel() for p in SkipThoughtEncoder(10).gru.parameters()) == 21_758_400
     w = publish(tmp_path / 'uni_skip.npz')
     encoder = build(SkipThoughtEncoder, pretrained=str(tmp_path / 'uni_skip.npz')).float().eval()
     encoder.init_weights()

@@ -13,7 +13,6 @@ from mmattn.language.vqa import (
     FusionHead,
     ImageOnlyHead,
     QuestionOnlyHead,
-    SkipThoughtEncoder,
     UnitaryHead,
 )
 
@@ -226,33 +225,6 @@ def test_maps_of_co_attention_are_products():
     _, maps = head(EncodedQuestion(words, state, WORD_MASK), regions, REGION_MASK, need_weights=True)
     beta, alpha = head.attention(words, regions, None, REGION_MASK, need_weights=True)[1]
     torch.testing.assert_close(maps[:, 0], beta[:, :, None] * alpha[:, None])
-
-
-ENSEMBLE = {key: NE[key] for key in ('query_activation', 'value_activation')}
-
-
-@pytest.mark.parametrize(
-    ('fusion', 'options', 'expected'),
-    [
-        ({}, {}, 8_379_912),
-        (ENSEMBLE, {}, 8_379_912),
-        (FG, {}, 8_379_912),
-        (dict(GATE, squash=('identity',) * 4 + ('tanh',)), {}, 8_379_912),
-        (dict(ENSEMBLE, **FG), {}, 8_379_912),
-        ({}, dict(pooled_dim=310), 6_954_222),
-        (dict(NE, **FG), {}, 8_379_912 + 2 * 5 * 295_420),
-    ],
-    ids=['MUTAN', 'NE', 'FG', 'PS', 'NE+FG', '310', 'NE+FG+Φ'],
-)
-def test_parameters_of_fusion(fusion, options, expected):
-    with torch.device('meta'):
-        head = FusionHead(2400, 2048, 2000, fusion=dict(type=HADAMARD, **fusion), **options)
-        encoder = SkipThoughtEncoder(100)
-    assert sum(p.numel() for p in head.parameters()) == expected
-    assert encoder.embed_dim == 2400
-    if not options and not fusion:
-        parts = head.attention_query, head.attention_value, head.attention_fusion, head.glimpses
-        assert sum(p.numel() for part in parts for p in part.parameters()) == 2_966_622
 
 
 test_failures = failing(

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from mmattn.language.vqa import MCAN, AttentionPooling
-from mmattn.registry import MODELS
 
 from ..layers.sequences import assert_same_with_gradients
 from ..world import MCAN as TINY
@@ -104,19 +103,6 @@ def test_logits_loss_and_gradients_are_those_of_the_reference(model):
     torch.testing.assert_close(found, loss, rtol=1e-12, atol=0)
     gradients = [torch.autograd.grad(each, [*model.parameters()]) for each in (found, loss)]
     torch.testing.assert_close(*gradients, rtol=0, atol=1e-9)
-
-
-@pytest.mark.parametrize(('geometry', 'more'), [(None, 0), ('query_dependent', 6 * 262_976)])
-def test_the_parameters_are_those_of_the_formulas(geometry, more):
-    """Words, LSTM, regions, 6 + 6 layers, two poolings, norm and classifier; GSA adds Q' and W to each region layer."""
-    attention = dict(type='mmattn.RegionAttention', geometry=geometry)
-    model = MODELS.build(dict(type='mmattn.MCAN', vocab_size=1000, region_attention=attention))
-    lstm = 4 * 512 * (300 + 512) + 2 * 4 * 512
-    pooling = 512 * 512 + 512 + 512 + 1 + 512 * 1024 + 1024
-    expected = 1000 * 300 + lstm + 2048 * 512 + 512 + 6 * (3_152_384 + 4_204_032) + 2 * pooling
-    expected += 2 * 1024 + 1024 * 3129 + 3129
-    assert expected == 51_640_891 + 1000 * 300
-    assert sum(p.numel() for p in model.parameters()) == expected + more
 
 
 def test_all_attention_drops_weights():
