@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -18,6 +19,68 @@ FLOORS = (
     {'deployment'},
     {'check'},
 )
+
+# Lines of code in each folder, without docstrings, comments and blanks, to the next hundred. Whoever changes a number
+# says in the message of the commit why the room has grown.
+ROOMS = {
+    'mmattn': 200,
+    'mmattn/check': 600,
+    'mmattn/deployment': 300,
+    'mmattn/detection': 200,
+    'mmattn/engine': 1400,
+    'mmattn/language': 300,
+    'mmattn/language/captioning': 1200,
+    'mmattn/language/grounding': 600,
+    'mmattn/language/layers': 1600,
+    'mmattn/language/models': 600,
+    'mmattn/language/regions': 600,
+    'mmattn/language/text': 500,
+    'mmattn/language/translation': 600,
+    'mmattn/language/vqa': 1400,
+    'mmattn/layers': 1200,
+    'mmattn/ops': 3100,
+    'mmattn/segmentation': 900,
+    'mmattn/utils': 1200,
+    'mmattn/video': 2400,
+    'mmattn/visualization': 600,
+    'tests': 2900,
+    'tests/check': 1100,
+    'tests/contracts': 1500,
+    'tests/dataset_converters': 4300,
+    'tests/deployment': 900,
+    'tests/detection': 200,
+    'tests/engine': 3800,
+    'tests/frozen': 800,
+    'tests/fuzz': 1100,
+    'tests/golden': 400,
+    'tests/language': 800,
+    'tests/language/captioning': 1500,
+    'tests/language/grounding': 600,
+    'tests/language/layers': 1900,
+    'tests/language/models': 600,
+    'tests/language/regions': 700,
+    'tests/language/text': 500,
+    'tests/language/translation': 900,
+    'tests/language/vqa': 1900,
+    'tests/layers': 2300,
+    'tests/mutations': 400,
+    'tests/ops': 4900,
+    'tests/reproduction': 2100,
+    'tests/segmentation': 1600,
+    'tests/support': 1400,
+    'tests/utils': 1400,
+    'tests/video': 3200,
+    'tests/visualization': 1000,
+    'tools': 1100,
+    'tools/analysis_tools': 400,
+    'tools/benchmarks': 1500,
+    'tools/dataset_converters': 4400,
+    'tools/deployment': 300,
+    'tools/environment': 200,
+    'tools/misc': 1000,
+    'tools/reproduction': 2100,
+    'tools/visualization': 200,
+}
 
 
 def sources():
@@ -120,6 +183,23 @@ def test_nothing_that_is_installed_imports_tests():
 def test_no_modules_import_each_other():
     """Neither directly nor through others, nor in a function."""
     TopologicalSorter(module_graph()).prepare()  # the error names a circle
+
+
+def lines_of_code(path):
+    docstrings = set()
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            docstrings.update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    lines = enumerate(path.read_text(encoding='utf-8').splitlines(), 1)
+    return sum(i not in docstrings and not line.lstrip().startswith('#') and bool(line.strip()) for i, line in lines)
+
+
+def test_rooms_have_the_sizes_of_the_table():
+    found = Counter()
+    for path in (*sources(), *(path for name in ('tools', 'tests') for path in (PACKAGE.parent / name).rglob('*.py'))):
+        folders = path.relative_to(PACKAGE.parent).parts[:-1]
+        found['/'.join(folders[: 3 if 'language' in folders else 2])] += lines_of_code(path)
+    assert {room: -(-lines // 100) * 100 for room, lines in found.items()} == ROOMS
 
 
 def literal(text):
