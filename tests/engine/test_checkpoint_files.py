@@ -73,7 +73,6 @@ WAYS = {
     'tools/misc/average_checkpoints.py': 'EVIL --out OUT',
     'tools/misc/ensemble_checkpoints.py': 'EVIL --out OUT',
     'tools/misc/tune_translation.py': None,  # average_checkpoints.average
-    'tools/benchmarks/end_to_end.py': None,  # weights that it writes itself
     'tools/reproduction/runs.py': None,  # checkpoints of its own trainings
     'mmattn/engine/command_line.py': lambda evil: load_config(CONFIG) and load_checkpoint(nn.Linear(1, 1), str(evil)),
     'mmattn/engine/hooks/checkpoint.py': lambda evil: run_with(dict(load_from=str(evil))),
