@@ -62,7 +62,7 @@ ROOMS = {
     'tests/language/text': 500,
     'tests/language/translation': 800,
     'tests/language/vqa': 1500,
-    'tests/layers': 2200,
+    'tests/layers': 2300,
     'tests/mutations': 400,
     'tests/ops': 4500,
     'tests/reproduction': 1800,

@@ -1,6 +1,7 @@
 """Attention weights of selected queries, by content, by position or by both, for drawing (Fig. 3.4)."""
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -75,12 +76,14 @@ class TermWeights(AttentionWeights):
     """Mix-in for four terms: ``operands`` also takes ``used``, switches of the terms to use if ``terms`` has them."""
 
     terms: str
+    query_bias: bool
+    query_bias_key: str  # what the keys of a query's bias begin with in a checkpoint
 
     @property
     def attention_kinds(self) -> tuple[str, ...]:
         """The values of ``kind`` for parts or all of the logits, depending on ``terms``."""
         content, position = '1' in self.terms[::2], '1' in self.terms[1::2]
-        return tuple(kind for kind, exists in zip(KINDS, (content, position, content and position)) if exists)
+        return tuple(kind for kind, exists in zip(KINDS, (content, position, content == position)) if exists)
 
     @property
     def attention_terms(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -93,3 +96,23 @@ class TermWeights(AttentionWeights):
 
     def _operands_by_kind(self, kind: str, *inputs: Tensor | None, **more: Tensor | None) -> dict:
         return self.operands(*inputs, used=SWITCHES[kind], **more)
+
+    def _warn_of_query_bias(self) -> None:
+        """Warn of terms that the bias of the query adds to others. No term without a query has one."""
+        pairs = zip(('E3', 'E4'), self.terms[:2], self.terms[2:])
+        added = ' and '.join(term for term, with_query, without in pairs if with_query > without)
+        if self.query_bias and added:
+            warnings.warn(f'terms={self.terms!r} with query_bias=True computes {added}, too, of the bias', stacklevel=3)
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Tensor], prefix: str, *args: Any) -> None:
+        """Refuse the bias of a query, which a layer without it would drop.
+
+        Raises:
+            ValueError: the checkpoint has the bias, and the layer the query alone.
+        """
+        key = prefix + self.query_bias_key
+        if '1' in self.terms[:2] and not self.query_bias and any(name.startswith(key) for name in state_dict):
+            raise ValueError(
+                f'the checkpoint has {key}: it was trained with a bias of the query, so its layers need query_bias=True'
+            )
+        super()._load_from_state_dict(state_dict, prefix, *args)  # type: ignore[misc]

@@ -39,28 +39,31 @@ class TransformerAttention2d(TermWeights, nn.Module):
 
     It replaces mmcv's ``GeneralizedAttention``, without the N×N table of attention weights. The ``state_dict`` has the
     same keys and shapes. With the same strides (mmcv's ``kv_stride`` defaults to 2), the outputs equal mmcv's, except
-    for three errors of mmcv. It uses the transposed query for 0100, 0110, 1100 and 1110. It averages the map for 0000.
-    Its ``spatial_range`` reaches one key further to the right and down than to the left and up (and adds a mask to the
-    ``state_dict``).
+    for two errors of mmcv. It uses the transposed query for 0100, 0110, 1100 and 1110. Its ``spatial_range`` reaches
+    one key further to the right and down than to the left and up (and adds a mask to the ``state_dict``).
     Source: "An Empirical Study of Spatial Attention Mechanisms in Deep Networks", 2019.
 
     Args:
         in_channels (int): channels C of the map.
         num_heads (int): M, a divisor of C. Defaults to 8.
-        terms (str): β1 β2 β3 β4, each '0' or '1'. With '0010', all queries share the same weights, so attention takes
-            O(N·C). '0000' is the identity, without parameters. Defaults to '1111'.
+        terms (str): β1 β2 β3 β4, each '0' or '1'. '0000' is the mean of all keys. With '0000' and '0010', all queries
+            share the same weights, so attention takes O(N·C). Defaults to '1111'.
         spatial_range (int, optional): odd n_k: a query attends only to keys with |dx|, |dy| ≤ (n_k − 1)/2, with n_k²
             logits per query and head. A range that covers the map costs as much as None (the whole map), the default.
         position_dim (int, optional): even number of sines and cosines that encode an offset along an axis. Defaults to
             C/2, rounded up to an even number.
         wavelength (float): positive. The wavelengths of the encoding are at most 2π · ``wavelength``. The paper cites
             10000. Defaults to 1000, as in mmcv.
-        norm_cfg (dict, optional): norm after each of the four 1×1 convolutions, as in the segmentation networks of the
-            paper. Defaults to None, as in mmcv.
+        norm_cfg (dict, optional): norm after each of the 1×1 convolutions but the query's, as in the segmentation
+            networks of the paper. Defaults to None, as in mmcv.
         q_stride (int): only every ``q_stride``-th row and column has a query. The output is interpolated bilinearly, as
             in mmcv. Not with ``spatial_range``. Defaults to 1.
         kv_stride (int): only every ``kv_stride``-th row and column has a key, as in mmcv. Not with ``spatial_range``.
             Defaults to 1.
+        query_bias (bool): with ``norm_cfg``, also a norm of the query. Its mean and shift are a bias, which the
+            equation does not have: it adds a key term to E1 and a geometry term to E2, so that '1000' is the model of
+            '1010', and '0100' of '0101'. Set it only to load such weights. Layers of 0.3.0 have this norm. Defaults to
+            False.
 
     Example:
         >>> layer = TransformerAttention2d(16, num_heads=4, terms='0010')
@@ -69,6 +72,7 @@ class TransformerAttention2d(TermWeights, nn.Module):
         True
     """
 
+    query_bias_key = 'norms.query_conv.'
     _abbr_ = 'gen_attention_block'  # name of the plugin in mmcv, so that checkpoints of whole backbones load
 
     def __init__(
@@ -82,6 +86,7 @@ class TransformerAttention2d(TermWeights, nn.Module):
         norm_cfg: dict | None = None,
         q_stride: int = 1,
         kv_stride: int = 1,
+        query_bias: bool = False,
     ) -> None:
         super().__init__()
         check_terms(terms)
@@ -102,15 +107,17 @@ class TransformerAttention2d(TermWeights, nn.Module):
                 f'spatial_range requires q_stride=1 and kv_stride=1, since every position of a range is a key; got '
                 f'{q_stride} and {kv_stride}. For fewer keys, use spatial_range=None or a smaller range'
             )
+        if query_bias and norm_cfg is None:
+            raise ValueError('query_bias requires norm_cfg: the bias is of the norm of the query')
         self.q_stride, self.kv_stride = q_stride, kv_stride
         self.in_channels = in_channels
         self.num_heads = num_heads
         self.terms = terms
         self.spatial_range = spatial_range
         self.wavelength = wavelength
+        self.query_bias = query_bias
+        self._warn_of_query_bias()
         self.norms = nn.ModuleDict()
-        if terms == '0000':
-            return
         e1, e2, e3, e4 = (term == '1' for term in terms)
         if e1 or e2:
             self.query_conv = nn.Conv2d(in_channels, in_channels, 1, bias=False)  # U
@@ -128,7 +135,7 @@ class TransformerAttention2d(TermWeights, nn.Module):
         self.proj_conv = nn.Conv2d(in_channels, in_channels, 1)  # W
         self.gamma = nn.Parameter(torch.empty(1))
         if norm_cfg is not None:
-            for name in ('query_conv', 'key_conv', 'value_conv', 'proj_conv'):
+            for name in ('query_conv',) * query_bias + ('key_conv', 'value_conv', 'proj_conv'):
                 if hasattr(self, name):
                     self.norms[name] = build_norm_layer(norm_cfg, in_channels)[1]
         self.init_weights()
@@ -147,18 +154,16 @@ class TransformerAttention2d(TermWeights, nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Attend over the map, from float ``(B, C, H, W)`` to ``(B, C, H, W)``."""
         check_map(self, x, self.in_channels)
-        if self.terms == '0000':
-            return x
         operands = self.operands(x)
         if self._is_local(x):
             y = local_attention(**operands)
-        elif self.terms == '0010':  # all queries share the weights, hence y
+        elif self.terms in ('0000', '0010'):  # all queries share the weights, hence y
             weights = operands['key_bias'].flatten(2).softmax(-1)
             y = torch.einsum('bmn,bmnd->bmd', weights, operands['value'].flatten(2, 3))[:, :, None, None]
         else:
             y = global_attention(**operands)
         y = self.proj_conv(copy_for_inductor(y.movedim(-1, 2).flatten(1, 2)))
-        if 'proj_conv' in self.norms:  # it counts positions, and '0010' has one output for all
+        if 'proj_conv' in self.norms:  # it counts positions, and all may have one output
             y = self.norms['proj_conv'](y.expand_as(_every(self.q_stride, x)))
         if self.q_stride > 1:
             y = F.interpolate(y, x.shape[2:], mode='bilinear', align_corners=False)
@@ -198,6 +203,9 @@ class TransformerAttention2d(TermWeights, nn.Module):
                 operands.update(window_bias=window.expand(*value.shape[:-1], -1))
             else:
                 operands.update(axis_bias=(rows, columns))
+        if self.terms == '0000':
+            window = value.new_zeros(()).expand(*value.shape[:-1], (self.spatial_range or 0) ** 2)
+            operands.update(dict(window_bias=window) if local else dict(key_bias=value.new_zeros(value.shape[:-1])))
         if local:
             operands.update(kernel_size=self.spatial_range)
         return operands

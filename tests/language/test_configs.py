@@ -259,7 +259,11 @@ PUBLISHED = {
     '0010 + deformable': (2.7, *deformed('0010')),
     '0001 + deformable': (2.9, *deformed('0001')),
     '0100, n_k = 31': (2.4, 'attn0100-nk31', {}),
-    '0100, n_k = 13': (2.3, 'attn0100-nk31', in_both('spatial_range', 13)),
+    '0100, n_k = 13': (
+        2.3,
+        'attn0100-nk31',
+        {**in_both('spatial_range', 13), 'model.decoder_attention.spatial_range': 25},
+    ),
     'dynamic, n_k = 31': (2.4, 'dynconv31', {}),
     'dynamic, n_k = 13': (2.3, 'dynconv31', in_both('kernel_size', 13)),
 }

@@ -39,18 +39,22 @@ class TransformerAttention1d(TermWeights, nn.Module):
     ====  ==========================  ==========================
 
     Channels 2c and 2c + 1 of R_o are the sine and cosine of o · 10000^(−2c/E). Positions count from 0 in both
-    sequences. E2 and E4 need one logit per query, head and offset. Only the parameters of the selected terms exist. The
-    layer has the interface of ``nn.MultiheadAttention(batch_first=True)`` and, with ``terms='1000'``, the same output.
+    sequences. E2 and E4 need one logit per query, head and offset. Only the parameters of the selected terms exist.
+    Without terms, the output is the mean of the values of all keys. The layer has the interface of
+    ``nn.MultiheadAttention(batch_first=True)`` and, with ``terms='1000', query_bias=True``, the same output.
 
     Source: "An Empirical Study of Spatial Attention Mechanisms in Deep Networks", 2019.
 
     Args:
         embed_dim (int): channels E of the sequences, even with E2 or E4.
         num_heads (int): number of heads, a divisor of E.
-        terms (str): β1 β2 β3 β4, each '0' or '1', at least one '1'. Defaults to '1111'.
+        terms (str): β1 β2 β3 β4, each '0' or '1'. Defaults to '1111'.
         spatial_range (int, optional): odd n_k. In self-attention, a query attends only to keys with |i − j| ≤ (n_k −
             1)/2. Defaults to None, the whole sequence.
-        bias (bool): biases of W_q, W_k, W_v and W_o. W_r has none. Defaults to True.
+        bias (bool): biases of W_k, W_v and W_o. W_r has none. Defaults to True.
+        query_bias (bool): a bias of W_q, which the equation does not have. A bias b adds bᵀ W_k x_j to E1, which is an
+            E3, and bᵀ W_r R_{i−j} to E2, which is an E4: '1000' is then the model of '1010', and '0100' of '0101', so
+            set it only to load such weights. Layers of 0.3.0 have it with ``bias=True``. Defaults to False.
         is_causal (bool): self-attention in which position i attends only to positions j ≤ i. Defaults to False.
 
     Example:
@@ -63,6 +67,7 @@ class TransformerAttention1d(TermWeights, nn.Module):
     """
 
     operator = staticmethod(global_attention)
+    query_bias_key = 'q_proj.bias'
 
     def __init__(
         self,
@@ -72,13 +77,10 @@ class TransformerAttention1d(TermWeights, nn.Module):
         spatial_range: int | None = None,
         bias: bool = True,
         is_causal: bool = False,
+        query_bias: bool = False,
     ) -> None:
         super().__init__()
         check_terms(terms)
-        if terms == '0000':
-            raise ValueError(
-                "terms must have at least one '1'; got '0000'. A stack without self-attention has self_attention=None"
-            )
         check_divisor('num_heads', num_heads, 'embed_dim', embed_dim)
         e1, e2, e3, e4 = (term == '1' for term in terms)
         if (e2 or e4) and embed_dim % 2:
@@ -90,9 +92,11 @@ class TransformerAttention1d(TermWeights, nn.Module):
         self.terms = terms
         self.spatial_range = spatial_range
         self.is_causal = is_causal
+        self.query_bias = query_bias
+        self._warn_of_query_bias()
         self.scale = (embed_dim // num_heads) ** -0.5
         shape = (num_heads, embed_dim // num_heads)
-        self.q_proj = nn.Linear(embed_dim, embed_dim, bias) if e1 or e2 else None
+        self.q_proj = nn.Linear(embed_dim, embed_dim, query_bias) if e1 or e2 else None
         self.k_proj = nn.Linear(embed_dim, embed_dim, bias) if e1 or e3 else None
         self.v_proj = nn.Linear(embed_dim, embed_dim, bias)
         # R gets dtype and device from these weights; quantize_dynamic does not replace this class.

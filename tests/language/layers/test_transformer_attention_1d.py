@@ -16,7 +16,7 @@ from ...ops import literal
 from ..failing import failing
 from .sequences import assert_same_with_gradients, assert_steps_are_forward, build, padding
 
-TERMS = [f'{i:04b}' for i in range(1, 16)]
+TERMS = [f'{i:04b}' for i in range(16)]
 # Lengths of query and key (None: self-attention), and options
 CASES = {
     'self': (5, None, {}),
@@ -24,6 +24,7 @@ CASES = {
     'one': (1, None, dict(is_causal=True)),
     'longer': (3, 6, {}),
     'shorter': (6, 2, dict(bias=False)),
+    'bias of the query': (3, 6, dict(query_bias=True)),
     'single': (1, 4, {}),
     'single key': (4, 1, {}),
     'range 1': (5, None, dict(spatial_range=1)),
@@ -99,6 +100,7 @@ def inputs_of(length, count, channels=8):
 # Values.
 
 
+@pytest.mark.filterwarnings('ignore:terms=')
 @pytest.mark.parametrize('masked', [False, True], ids=['', 'padded'])
 @pytest.mark.parametrize('case', CASES)
 @pytest.mark.parametrize('terms', TERMS)
@@ -132,12 +134,13 @@ def test_a_new_layer_has_xavier_matrices_and_zeros():
             assert not x.any()
 
 
+@pytest.mark.filterwarnings('ignore:terms=')
 @pytest.mark.parametrize('bias', [True, False])
 @pytest.mark.parametrize('masked', [False, True])
 @pytest.mark.parametrize('case', ['self', 'causal', 'longer'])
 def test_query_and_key_content_is_the_stock_module(case, masked, bias):
     length, count, options = CASES[case]
-    layer = build(TransformerAttention1d, 8, 2, terms='1000', **{**options, 'bias': bias})
+    layer = build(TransformerAttention1d, 8, 2, terms='1000', **options, bias=bias, query_bias=bias)
     stock = nn.MultiheadAttention(8, 2, bias=bias, batch_first=True, dtype=torch.float64)
     projections = (layer.q_proj, layer.k_proj, layer.v_proj)
     state = {'in_proj_weight': torch.cat([x.weight for x in projections]), 'out_proj.weight': layer.out_proj.weight}
