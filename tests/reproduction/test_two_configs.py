@@ -56,7 +56,8 @@ def pair(base, tmp_path):
         ('train_cfg = dict(max_iters=80)', 'length of training: 160 iters in stock, 80 iters in mine'),
         ("test_evaluator = dict(ignore_index=3, iou_metrics=['mIoU'])", 'metric, test_evaluator.ignore_index'),
         (
-            "val_evaluator = dict(iou_metrics=['mIoU', 'mDice'])",
+            "val_dataloader = dict(dataset=dict(data_prefix=dict(img_path='img_dir/train', "
+            "seg_map_path='ann_dir/train')))",
             'choice of the checkpoint: the last in stock, the best',
         ),
         (
@@ -92,6 +93,22 @@ def test_what_may_differ_is_no_fault(pair):
         "dict(type='LoadAnnotations'), dict(type='PackSegInputs')]\n"
         'val_dataloader = dict(dataset=dict(pipeline=pipeline))\ntest_dataloader = val_dataloader'
     )
+
+
+@pytest.mark.parametrize(
+    'options',
+    [
+        {'test_evaluator.iou_metrics': ['mIoU', 'mFscore']},
+        {'val_evaluator.iou_metrics': ['mIoU', 'mDice']},
+        {'val_dataloader.dataset.pipeline.1.scale': (24, 18)},
+    ],
+    ids=str,
+)
+def test_no_checkpoint_is_chosen_on_the_images_of_the_test(options, pair):
+    """Whatever else the validation has: metrics, or sizes."""
+    for cfg in pair(options={'default_hooks.checkpoint.save_best': 'mIoU', **options}).configs:
+        assert cfg.default_hooks.checkpoint.save_best is None
+        assert cfg.train_cfg.val_interval == cfg.train_cfg.max_iters
 
 
 def test_runs_keep_what_resuming_and_the_report_need(pair):

@@ -405,11 +405,10 @@ def _set_iterations(cfg: Config, iterations: int) -> None:
 
 
 def validate_once(cfg: Config) -> None:
-    """If the validation is the test, validate once, at the end, and save no best checkpoint."""
-    own_test = cfg.get('val_evaluator') is not None and has_own_test(cfg)
-    if not own_test:
+    """If the validation has the samples of the test, validate once, at the end, and save no best checkpoint."""
+    if not has_own_test(cfg):
         cfg.default_hooks.checkpoint.save_best = None
     if cfg.get('val_evaluator') is None:
         cfg.val_cfg = None
-    elif not own_test:
+    elif not has_own_test(cfg):
         cfg.train_cfg.val_interval = length(cfg)[0]

@@ -21,7 +21,7 @@ from .results import Measured, Result, Setup
 from .rows import Row
 from .runs import Run, call, each, finish, lock, peak_memory, scalars, scores, test, test_folder
 from .store import Store
-from .task import UNITS, find_metrics, has_own_test, input_words, length, writes_samples
+from .task import UNITS, find_metrics, has_own_test, input_words, is_tested_apart, length, writes_samples
 from .units import score_by_unit
 
 
@@ -164,8 +164,8 @@ def run_stages(run: Run, method: Method, by_unit: bool, workers: int | None, job
         results = test(run._replace(config=folder / 'config.py'), jobs, best, folder, *arguments, files=True)
         samples = json.loads((folder / 'scores.json').read_text(encoding='utf-8'))
     else:
-        by_sample = writes_samples(cfg) and (has_own_test(cfg) or by_unit)
-        step = None if has_own_test(cfg) or by_sample else steps
+        by_sample = writes_samples(cfg) and (is_tested_apart(cfg) or by_unit)
+        step = None if is_tested_apart(cfg) or by_sample else steps
         results = scores(run, jobs, best, key, step, *arguments, files=by_sample)
         if by_sample:
             samples = read_samples(test_folder(run, *arguments), keys[key])
@@ -210,7 +210,7 @@ def train_stages(run: Run, method: Method, workers: int | None, jobs: int) -> tu
     for stage, cfg in enumerate(method.configs):
         staged = training(run, method, stage)._replace(options=start + _with_workers(cfg, workers))
         last = checkpoint(staged.folder, cfg)
-        finish(staged, jobs, last, length(cfg)[0] if has_own_test(cfg) and cfg.get('val_cfg') is not None else None)
+        finish(staged, jobs, last, length(cfg)[0] if has_own_test(cfg) else None)
         best = chosen(staged.folder, cfg, last)
         start = [f'load_from={best}']
     return last, best

@@ -112,8 +112,17 @@ def find_metrics(cfg: Config) -> tuple[str, dict[str, str], float]:
 
 
 def has_own_test(cfg: Config) -> bool:
-    """Whether a config is tested on other data than it is validated on, or by another metric."""
-    return cfg.val_evaluator != cfg.test_evaluator or cfg.val_dataloader.dataset != cfg.test_dataloader.dataset
+    """Whether a config is tested on other samples than it is validated on, so that the validation may choose."""
+    return cfg.get('val_evaluator') is not None and _samples(cfg.val_dataloader) != _samples(cfg.test_dataloader)
+
+
+def _samples(loader: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in loader['dataset'].items() if key not in ('pipeline', 'test_mode')}
+
+
+def is_tested_apart(cfg: Config) -> bool:
+    """Whether the test differs from the last validation, in its samples, what is made of them, or the metric."""
+    return cfg.get('val_evaluator') != cfg.test_evaluator or cfg.val_dataloader.dataset != cfg.test_dataloader.dataset
 
 
 def writes_samples(cfg: Config) -> bool:

@@ -60,7 +60,7 @@ def read_pair(paths: Sequence[Path], options: dict[str, Any]) -> Pair:
 def read_config(path: Path, options: dict[str, Any]) -> Config:
     """Read a config as it is run: with a checkpoint, a log and a validation that an interrupted run needs.
 
-    Where the validation is the test, no best checkpoint is chosen, since that would be a choice by the test.
+    Where the validation has the samples of the test, no best checkpoint is chosen: that would be a choice by the test.
     """
     cfg = load_config(path, options)
     for key in ('work_dir', 'resume', 'launcher'):
