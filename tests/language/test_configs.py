@@ -212,13 +212,13 @@ def test_stages_of_ng_san_have_adam_as_the_code_that_it_cites(data):
 def test_operations_of_grounding():
     """20 steps of the GRU, both projections, and the logits of 4 phrases and 32 regions."""
     cfg = Config.fromfile(config_path('ban_grounding/ban_1xb512-13e_flickr30k-entities.py'))
-    gru = 20 * 3 * (300 + 1280) * 1280
-    projections = 4 * 1280 * 3840 + 32 * 2048 * 3840
+    gru = 20 * 3 * (300 + 1024) * 1024
+    projections = 4 * 1024 * 3072 + 32 * 2048 * 3072
     parameters, macs = count(cfg, (3, 32, 20))
-    assert abs(macs - (gru + projections + 4 * 32 * 3840)) / macs < 0.01
+    assert abs(macs - (gru + projections + 4 * 32 * 3072)) / macs < 0.01
     embedding = 300 * cfg.model.vocab_size
-    linear = (1280 + 2048 + 2) * 3840 + 2 + 3840 + 2
-    assert parameters == embedding + 3 * 1280 * (300 + 1280 + 2) + linear
+    linear = (1024 + 2048 + 2) * 3072 + 2 + 3072 + 2
+    assert parameters == embedding + 3 * 1024 * (300 + 1024 + 2) + linear
 
 
 # Translation.

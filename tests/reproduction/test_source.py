@@ -107,6 +107,17 @@ def test_later_entries_override():
     assert [settings([collection], row, stage)['crop'] for stage in (1, 2)] == [2, 3]
 
 
+def test_what_is_not_stated_has_the_place_that_was_searched():
+    """In the file, and in what is printed, which has the settings of a place together."""
+    row = ROWS[0]._replace(table='1', data='A', name='Bi-CC', setting='')
+    entry = dict(Tables=['1'], Settings=dict(batch='not stated', crop='not stated'))
+    with pytest.raises(ValueError, match="table 1: 'batch' is not stated"):
+        settings([dict(Source=[entry])], row, 1)
+    (stated,) = [settings([dict(Source=[dict(entry, Place='section 4')])], row, 1)]
+    row = find('3.2', 'Bi-NL', 'R50')._replace(source=[stated], deviations={})
+    assert source_words([row]) == ([], ['not stated in section 4: batch 8; crop 769, 769'])
+
+
 def test_every_stage_is_compared():
     """A setting that is changed in one stage is printed with the stage; what is the same in all, once."""
     row = find('ngsan-1', 'N-SAN 4')

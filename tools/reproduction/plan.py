@@ -111,7 +111,7 @@ def words(methods: list[Method], protocol: Protocol, data: Config | None) -> lis
 
 
 def source_words(rows: list[Row], options: Mapping[str, Any] = {}) -> tuple[list[str], list[str]]:
-    """Return what the configs of rows have otherwise than the source states, and what the source does not state.
+    """Return what the configs of rows have otherwise than the source states, and what it does not state, by place.
 
     If the table has other rows, too, a text ends with the names of its own. For an ensemble, its members are compared.
     ``options`` are further settings of all rows.
@@ -123,11 +123,12 @@ def source_words(rows: list[Row], options: Mapping[str, Any] = {}) -> tuple[list
         for difference in differences(with_options, map(shipped, row.configs)):
             name = f'{row.name}, {row.setting}' if row.setting else row.name
             names_by_difference.setdefault(difference, []).append(name)
-    texts = {
-        difference: difference.words + ('' if len(names) == len(rows) else f' [{"; ".join(shorten(names, 3))}]')
-        for difference, names in names_by_difference.items()
-    }
-    return tuple([text for item, text in texts.items() if item.is_stated is stated] for stated in (True, False))  # type: ignore[return-value]
+    texts: dict[str | None, list[str]] = {}
+    for difference, names in names_by_difference.items():
+        own = '' if len(names) == len(rows) else f' [{"; ".join(shorten(names, 3))}]'
+        texts.setdefault(difference.missing, []).append(difference.words + own)
+    differing = texts.pop(None, [])
+    return differing, [f'{place}: {"; ".join(words)}' for place, words in texts.items()]
 
 
 def check_data(methods: list[Method]) -> None:

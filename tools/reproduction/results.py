@@ -27,14 +27,14 @@ class Setup(NamedTuple):
     memory: str  # the kind of memory that is measured
     published: bool = True  # the table has figures of a paper
     units: str | None = None  # samples with the same match of this regular expression are drawn together
-    choices: Sequence[str] = ()  # settings that the source does not state
+    choices: Sequence[str] = ()  # settings that the source does not state, by the place that was searched
     comparable: bool = True  # the paper's network, data and length; only settings of the configs may differ
 
     @property
     def protocol(self) -> str:
         listed = '; '.join(self.deviations)
         text = f'**Not the {self.whose} protocol**: {listed}.' if listed else f'The {self.whose} protocol.'
-        return text + (f' Not stated in the source: {"; ".join(self.choices)}.' if self.choices else '')
+        return text + ''.join(f' {choice[0].upper()}{choice[1:]}.' for choice in self.choices)
 
     @property
     def title(self) -> str:

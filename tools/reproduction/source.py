@@ -3,10 +3,10 @@
 A metafile has it under ``Source`` of a collection: a list of entries with ``Tables``, optionally ``Data``, ``Setting``,
 ``Rows`` (names, in which * matches any text) and ``Stages`` (numbers from 1), the ``Place`` in the source, and
 ``Settings``. The settings of all entries that name a row and a stage are merged in order. ``READERS`` finds a setting
-in a config. A setting that the source should state, and does not, is :data:`NOT_STATED`. What no setting of a
-config shows is under ``Deviations``: entries with a ``Text`` in place of settings. ``While`` has the values of settings
-(names, in which * matches any text) that the text tells: where a config sets another value, the text is left out. The
-README of the collection lists the same texts.
+in a config. A setting that the source should state, and does not, is :data:`NOT_STATED`: the entry then needs the
+``Place`` that was searched for it, which is printed. What no setting of a config shows is under ``Deviations``: entries
+with a ``Text`` in place of settings. ``While`` has the values of settings (names, in which * matches any text) that the
+text tells: where a config sets another value, the text is left out. The README of the collection lists the same texts.
 """
 
 import inspect
@@ -64,10 +64,13 @@ def _entries(
 
 
 def settings(collections: Iterable[Mapping[str, Any]], row: Row, stage: int) -> dict[str, Any]:
-    """Return what the source states about a stage of a row."""
+    """Return what the source states about a stage of a row, and for a setting that it does not state, where not."""
     stated: dict[str, Any] = {}
     for entry in _entries(collections, 'Source', row, stage):
-        stated |= entry['Settings']
+        for name, value in entry['Settings'].items():
+            if value == NOT_STATED and 'Place' not in entry:
+                raise ValueError(f"table {row.table}: '{name}' is {NOT_STATED}, but no Place says where not")
+            stated[name] = f'{NOT_STATED} in {entry["Place"]}' if value == NOT_STATED else value
     return stated
 
 
@@ -85,7 +88,7 @@ class Difference(NamedTuple):
     """A setting of a row that is not its source's, in words."""
 
     words: str
-    is_stated: bool  # False: the source does not state the setting
+    missing: str | None = None  # of a setting that the source does not state: where it does not
 
 
 def differences(row: Row, shipped: Iterable[Config]) -> list[Difference]:
@@ -107,11 +110,11 @@ def differences(row: Row, shipped: Iterable[Config]) -> list[Difference]:
             if name in OF_ROW and stage < len(row.configs):
                 continue
             ours = READERS[name](cfg, row)
-            if value == NOT_STATED:
-                stages.setdefault((name, Difference(f'{name} {_text(ours)}', is_stated=False)), []).append(stage)
+            if str(value).startswith(NOT_STATED):
+                stages.setdefault((name, Difference(f'{name} {_text(ours)}', value)), []).append(stage)
             elif not is_same(value, ours):
                 words = f'{name} {_text(ours)} (source: {_text(value)})'
-                stages.setdefault((name, Difference(words, is_stated=True)), []).append(stage)
+                stages.setdefault((name, Difference(words)), []).append(stage)
     different = []
     names = list(dict.fromkeys(name for name, _ in stages))
     for (name, difference), numbers in sorted(stages.items(), key=lambda item: names.index(item[0][0])):
@@ -122,7 +125,7 @@ def differences(row: Row, shipped: Iterable[Config]) -> list[Difference]:
         values = [*_values(cfg)]
         for text, told in row.deviations.items():
             if all(is_same(told[name], x) for place, x in values for name in told if fnmatchcase(place, name)):
-                different.append(Difference(text, is_stated=True))
+                different.append(Difference(text))
     return different
 
 
@@ -285,8 +288,7 @@ def _checkpoint(cfg: Config, row: Row) -> str:
 
 def _tested_checkpoint(cfg: Config, row: Row) -> str:
     """Return which checkpoint reproduce.py tests: if the validation is the test, the last."""
-    own_test = cfg.get('val_evaluator') is not None and has_own_test(cfg)
-    return _checkpoint(cfg, row) if own_test else 'last'
+    return _checkpoint(cfg, row) if has_own_test(cfg) else 'last'
 
 
 def _clip(cfg: Config, row: Row) -> Any:
