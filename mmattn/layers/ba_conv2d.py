@@ -25,6 +25,7 @@ class BilateralOptions(TypedDict, total=False):
     norm_cfg: dict | None
     factorised: bool
     late_fusion: bool
+    matching: str
 
 
 @MODELS.register_module()
@@ -40,7 +41,7 @@ class BAConv2d(LocalBilateralAttention):
         in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias: as in ``nn.Conv2d``. The
             padding must keep the size of the map, and the dilation must be the same in both directions.
         **options: ``num_heads``, ``content``, ``geometric``, ``iterations``, ``share``, ``scale``, ``factorised``,
-            ``late_fusion`` and ``norm_cfg`` as in
+            ``late_fusion``, ``matching`` and ``norm_cfg`` as in
             :class:`~mmattn.layers.LocalBilateralAttention`. ``norm_cfg`` is the norm of the inner projections, separate
             from the norm of ``ConvModule``: in a network with SyncBN, set it here, too.
 

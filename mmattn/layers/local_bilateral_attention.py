@@ -12,7 +12,7 @@ from mmattn.ops.arguments import as_window_size, under_autocast
 from mmattn.ops.layouts import copy_for_inductor
 from mmattn.ops.tables import is_transformed
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count, check_divisor, check_map, check_number
+from mmattn.utils.checks import check_choice, check_count, check_divisor, check_map, check_number
 from mmattn.utils.component_type import type_name
 
 from .attention_weights import KINDS, AttentionWeights
@@ -55,6 +55,9 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
             4.2.3). The first ⌈d/2⌉ channels belong to the row. Requires ``geometric``. Defaults to False.
         late_fusion (bool): content and geometry have a softmax each, and W_out reads the concatenation of both outputs,
             in place of Eq. 4.6 (section 4.3.1). Requires ``content`` and ``geometric``. Defaults to False.
+        matching (str): what content compares: 'linear' (default), projections σ and φ, 'same', one projection σ = φ, or
+            'identity', the features, with ``geometric`` as many as ``out_channels`` (section 4.2.2). The latter two
+            require ``content``, and ``share=False``.
         scale (float, optional): factor of the content logits. None means 1/√d, d = out_channels / num_heads. Defaults
             to 1.0: the thesis uses no factor.
         norm_cfg (dict, optional): norm of the projections. It must normalise each channel separately: 'BN', 'SyncBN' or
@@ -86,6 +89,7 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         act_cfg: dict | None = dict(type='ReLU'),
         factorised: bool = False,
         late_fusion: bool = False,
+        matching: str = 'linear',
     ) -> None:
         super().__init__()
         out_channels = in_channels if out_channels is None else out_channels
@@ -103,6 +107,9 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
                 f'late_fusion=True requires content=True and geometric=True; got content={content}, '
                 f'geometric={geometric}'
             )
+        check_choice('matching', matching, ('linear', 'same', 'identity'))
+        if matching != 'linear' and (share or not content):
+            raise ValueError(f'matching={matching!r} requires content=True and share=False')
         check_count('dilation', dilation)
         check_count('iterations', iterations)
         if iterations > 1 and not (content and share):
@@ -118,11 +125,12 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         self.share = share
         self.factorised = factorised
         self.late_fusion = late_fusion
+        self.matching = matching
         self.scale = scale
         self.reach = dilation * (sizes[0] // 2)  # rows above and below a position that it attends to
         self.settings = dict(kernel_size=sizes, dilation=dilation, iterations=iterations)
         # σ, φ and β have the same input: one layer computes them, in this order. Without content there is no φ.
-        parts = 1 if share else 3 if content else 2
+        parts = 1 if share or matching == 'identity' else 3 if content and matching == 'linear' else 2
         inner: dict[str, Any] = dict(bias=not share, norm_cfg=None if share else norm_cfg)
         self.num_projected = parts * out_channels
         self.projection = pointwise(in_channels, self.num_projected, **inner)
@@ -154,7 +162,7 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
 
     def extra_repr(self) -> str:
         """List the settings for ``repr``."""
-        names = 'num_heads', 'content', 'geometric', 'share', 'factorised', 'late_fusion', 'scale'
+        names = 'num_heads', 'content', 'geometric', 'share', 'matching', 'factorised', 'late_fusion', 'scale'
         switches = {name: getattr(self, name) for name in names}
         return ', '.join(f'{name}={value}' for name, value in {**self.settings, **switches}.items())
 
@@ -173,9 +181,11 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
             # In 16 bit, transposing projections, and their gradients, would take as long as the rest of the layer.
             x = _channels_last(x)
         projected = self.projection(x).split(self.out_channels, 1)
+        if self.matching == 'identity':
+            projected = (x, *projected)
         window = self._heads(self.gamma(projected[0])) if self.geometric else None
         heads = [self._heads(part) for part in projected]
-        query, key = (heads[0], heads[0 if self.share else 1]) if self.content else (None, None)
+        query, key = (heads[0], heads[1 if len(heads) == 3 else 0]) if self.content else (None, None)
         return dict(query=query, key=key, value=heads[-1], scale=self.scale, window_bias=window, **self.settings)
 
     def _attend(self, operands: dict) -> Tensor:

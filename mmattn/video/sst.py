@@ -50,6 +50,8 @@ class SST(BaseModel):
         aggregation (str): how probabilities are combined, see :func:`~mmattn.video.aggregate`. Defaults to 'soft'.
         data_preprocessor (dict, optional): config. Defaults to :class:`~mmattn.video.ClipDataPreprocessor`.
         init_cfg (dict, optional): as in mmengine.
+        binary_masks (bool): reference masks are 1 in cells of which an object has half or more, else 0, as M in the
+            thesis, and α of Eq. 5.8. Defaults to False: the object's shares in the cells.
         dice_weight (float): weight of a second loss, 1 − the soft Dice coefficient of each object in each frame, which
             is as sensitive to small objects as to large ones. Defaults to 0: only cross-entropy.
         test_cfg (dict, optional): settings of inference.
@@ -93,11 +95,13 @@ class SST(BaseModel):
         init_cfg: dict | None = None,
         dice_weight: float = 0.0,
         test_cfg: dict | None = None,
+        binary_masks: bool = False,
     ) -> None:
         super().__init__(data_preprocessor or dict(type='mmattn.ClipDataPreprocessor'), init_cfg)
         check_choice('query', query, ('video', 'object'))
         check_choice('aggregation', aggregation, AGGREGATIONS)
         self.aggregation, self.dice_weight = aggregation, dice_weight
+        self.binary_masks = binary_masks
         self.test_cfg = check_settings(test_cfg or {})
         self.backbone = MODELS.build(backbone)
         self.projection = nn.Conv2d(in_channels, embed_dims, 1)
@@ -190,6 +194,8 @@ class SST(BaseModel):
 
         All at once in training, one by one in inference to save memory.
         """
+        if self.binary_masks:
+            masks = (masks >= 0.5).to(masks.dtype)
         video = self._encode(features, frame_numbers) if self.appearance is None else None
         streams = []
         for some in [slice(None)] if torch.is_grad_enabled() else range(len(clip)):

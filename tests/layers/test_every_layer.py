@@ -82,7 +82,7 @@ def fresh(cfg):
 # A layer, the options that it requires or that bring others into effect, and the defaults that its docstring names.
 WINDOWS = dict(window_size=31, padding='learned', smoothing='zscore')
 LOCAL = dict(kernel_size=3, num_heads=8, content=True, geometric=True, iterations=1, share=False, dilation=1, scale=1.0)
-LOCAL |= dict(norm_cfg=dict(type='BN'), factorised=False, late_fusion=False)
+LOCAL |= dict(norm_cfg=dict(type='BN'), factorised=False, late_fusion=False, matching='linear')
 OF_CLIPS = dict(num_heads=8, scale=1.0, spatial_position='relative', temporal_position='sinusoidal', max_offset=96)
 OF_CLIPS |= dict(clip_offset=None, wavelength=10000.0)
 DEFAULTS = [
@@ -115,7 +115,7 @@ DEFAULTS = [
         'TransformerAttention2d',
         dict(in_channels=16),
         dict(num_heads=8, terms='1111', spatial_range=None, position_dim=8, wavelength=1000, norm_cfg=None)
-        | dict(q_stride=1, kv_stride=1),
+        | dict(q_stride=1, kv_stride=1, query_bias=False),
     ),
     *((name, dict(embed_dims=16), OF_CLIPS) for name in ('GridAttention3d', 'DenseAttention3d')),
     ('GridAttention3d', dict(embed_dims=16, temporal_position='absolute'), dict(max_frames=256)),

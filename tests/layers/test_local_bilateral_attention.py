@@ -54,6 +54,9 @@ OPTIONS |= {
     'fewer-out': dict(num_heads=2, out_channels=6),
     'factorised': dict(num_heads=2, kernel_size=(5, 3), out_channels=6, factorised=True),
     'late': dict(num_heads=2, late_fusion=True),
+    'one projection': dict(num_heads=2, matching='same'),
+    'no projection': dict(num_heads=2, matching='identity'),
+    'no projection, content': dict(num_heads=2, out_channels=6, matching='identity', geometric=False),
     'late, factorised': dict(num_heads=2, share=True, iterations=2, scale=0.3, factorised=True, late_fusion=True),
 }
 
@@ -76,6 +79,7 @@ def literally(
     act_cfg=True,
     factorised=False,
     late_fusion=False,
+    matching='linear',
     **_,
 ):
     parts = pointwise(layer.projection, x.movedim(1, -1)).split(layer.out_channels, -1)
@@ -83,8 +87,8 @@ def literally(
     def heads(y):
         return torch.stack(y.chunk(num_heads, -1), 1)
 
-    query, value = parts[0], parts[-1]
-    key = query if share else parts[1]
+    query, value = x.movedim(1, -1) if matching == 'identity' else parts[0], parts[-1]
+    key = query if share or matching != 'linear' else parts[1]
     window = None
     if factorised:  # xᵀ[r_row, r_column], an offset after the other
         window = torch.stack(
@@ -138,7 +142,8 @@ def test_every_parameter_learns(options):
     still = {name for name, p in layer.named_parameters() if not p.grad.abs().sum() > 1e-9}
     # Before a batch norm a bias is subtracted again; so is the query's in γ, and the values' (weights sum to 1).
     unseen = {f'{part}.conv.bias' for part in ('projection', 'gamma', 'output')}
-    assert still <= (unseen if layer.content else unseen | {'projection.norm.bias'})
+    projects_content = layer.content and layer.matching != 'identity'
+    assert still <= (unseen if projects_content else unseen | {'projection.norm.bias'})
 
 
 @pytest.mark.parametrize('options', OPTIONS.values(), ids=OPTIONS)

@@ -61,7 +61,7 @@ WRONG = [
     (
         'TransformerAttention1d',
         dict(embed_dim=8, num_heads=2),
-        dict(num_heads=HEADS, spatial_range=LENGTHS, embed_dim=COUNTS, terms=['0000', '111', '0120', 1111]),
+        dict(num_heads=HEADS, spatial_range=LENGTHS, embed_dim=COUNTS, terms=['111', '0120', 1111]),
     ),
     (
         'DynamicConv1d',
@@ -129,6 +129,8 @@ TOGETHER = [
             dict(factorised=True, geometric=False),
             dict(late_fusion=True, content=False),
             dict(late_fusion=True, geometric=False),
+            dict(matching='same', share=True),
+            dict(matching='same', content=False),
             dict(iterations=2),
             dict(iterations=2, share=True, content=False),
             *(dict(norm_cfg=dict(GROUP_NORM, type=kind)) for kind in ('GN', 'mmengine.GN', nn.GroupNorm)),
@@ -166,7 +168,7 @@ TOGETHER = [
         for name in ('q_stride', 'kv_stride')
     ),
     *(('TransformerAttention2d', {**PLAIN, name: 0}, name) for name in ('q_stride', 'kv_stride')),
-    ('TransformerAttention1d', dict(embed_dim=8, num_heads=2, terms='0000'), 'terms'),
+    ('TransformerAttention2d', dict(PLAIN, query_bias=True), 'norm_cfg'),
     *(('TransformerAttention1d', dict(embed_dim=9, num_heads=3, terms=terms), 'even') for terms in ('0100', '0001')),
     ('AttendedResidual', dict(PLAIN, attention=nn.Conv2d(8, 8, 1)), 'attention'),
     *(

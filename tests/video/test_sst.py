@@ -136,6 +136,26 @@ def test_expand_mask_project():
     assert not torch.allclose(fresh.foreground.weight, fresh.background.weight)
 
 
+@torch.no_grad()
+def test_binary_masks():
+    """M and α in {0, 1}: a cell is the object's if it has half of it or more."""
+    torch.manual_seed(0)
+    reference, shares = torch.randn(2, 3, 4, 16), torch.rand(2, 3, 4)
+    shares[1, 2, 3] = 0.5
+    clip = reference[None], torch.zeros(1, 2).long(), reference, shares, torch.zeros(2).long()
+    model = build(binary_masks=True, decoder_layers=0)
+    project, streams = model.expand_mask_project, model.object_streams(*clip)
+    for o, i, j in itertools.product(range(2), range(3), range(4)):
+        inside = shares[o, i, j] >= 0.5
+        part = (project.foreground if inside else project.background).weight @ reference[o, i, j]
+        expected = model.decoder_norm(part + project.foreground.bias + project.background.bias)
+        torch.testing.assert_close(streams[o, 1, i, j], expected)
+    model, with_shares = (build(binary_masks=binary, appearance=True) for binary in (True, False))
+    rounded = (*clip[:3], (shares >= 0.5).float(), clip[-1])
+    torch.testing.assert_close(model.object_streams(*clip), with_shares.object_streams(*rounded))
+    assert (model.object_streams(*clip) - with_shares.object_streams(*clip)).abs().max() > 0.1
+
+
 def test_masks_are_averaged_over_cells_and_never_vanish():
     masks = torch.zeros(3, 16, 24)
     masks[0, :8, :4] = 1  # half a cell
