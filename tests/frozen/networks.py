@@ -4,7 +4,7 @@ import zlib
 
 import numpy as np
 import torch
-from mmengine.config import Config
+from mmengine.config import ConfigDict
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import BaseDataElement, PixelData
 
@@ -74,11 +74,21 @@ def outputs(model, config):
     return [model(inputs, mode='tensor')]
 
 
+def as_written_now(part):
+    """Return a config of then for today's layers: Transformer attention had a bias of its query, in 2-D with a norm."""
+    if isinstance(part, dict):
+        kind, own = part.get('type'), {}
+        if kind == 'mmattn.TransformerAttention1d' or (kind == 'mmattn.TransformerAttention2d' and 'norm_cfg' in part):
+            own['query_bias'] = True
+        return ConfigDict({key: as_written_now(value) for key, value in part.items()}, **own)
+    return [*map(as_written_now, part)] if isinstance(part, list | tuple) else part
+
+
 def describe(config):
     """The shapes of a network's weights by name, and, of each output, its shape and five sums of its numbers."""
     init_default_scope(config['scope'])
     torch.manual_seed(0)
-    model = MODELS.build(Config(config['model'])).double().eval()
+    model = MODELS.build(as_written_now(config['model'])).double().eval()
     fill(model)
     with torch.no_grad():
         found = [x.double() for x in outputs(model, config)]

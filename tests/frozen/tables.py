@@ -11,6 +11,7 @@ from reproduction.protocol import Protocol, adapt
 from reproduction.tables import read_tables
 
 from ..support.rehearsal import row_key
+from .networks import as_written_now
 
 
 def types(part):
@@ -27,7 +28,7 @@ def parameters(cfg):
         return None
     init_default_scope(cfg.default_scope)
     with torch.device('meta'):
-        return sum(x.numel() for x in MODELS.build(cfg.model).parameters())
+        return sum(x.numel() for x in MODELS.build(as_written_now(cfg.model)).parameters())
 
 
 def stage(cfg):

@@ -23,4 +23,5 @@ def test_tables():
     frozen = {f'{table} | {row}': stages for table, rows in TABLES.items() for row, stages in rows.items()}
     found = {f'{table} | {row}': stages for table, rows in now.items() for row, stages in rows.items()}
     assert sorted({*frozen} - {*found}) == [], 'rows that are gone'
-    assert {name: found[name] for name in frozen if not all(map(same, frozen[name], found[name]))} == {}
+    changed = {name for name in frozen if not all(map(same, frozen[name], found[name]))}
+    assert {name.partition(' |')[0] for name in changed} == {'ban-4'}  # the paper's channels, in place of its code's
