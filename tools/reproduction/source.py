@@ -7,6 +7,10 @@ in a config. A setting that the source should state, and does not, is :data:`NOT
 ``Place`` that was searched for it, which is printed. What no setting of a config shows is under ``Deviations``: entries
 with a ``Text`` in place of settings. ``While`` has the values of settings (names, in which * matches any text) that the
 text tells: where a config sets another value, the text is left out. The README of the collection lists the same texts.
+``Varies`` has, in ``Words``, in what a row differs from the row that it is compared with; of several entries that name
+a row, the last counts: the ``attention`` layers, the ``terms`` of their logits, the ``range`` of a query, another part
+of the ``network``, ``loss``, ``optimizer``, ``schedule``, ``stages``, training ``data``, the ``choice`` of a
+checkpoint, or the ``test``. Tests compare it with what both models compute.
 """
 
 import inspect
@@ -48,9 +52,10 @@ SCHEDULES = {
 }
 
 
-def _entries(
+def entries(
     collections: Iterable[Mapping[str, Any]], kind: str, row: Row, stage: int | None = None
 ) -> Iterator[Mapping[str, Any]]:
+    """Yield the entries of a kind, such as 'Source', that name a row, and a stage if one is given."""
     for collection in collections:
         for entry in collection.get(kind, ()):
             if (
@@ -66,7 +71,7 @@ def _entries(
 def settings(collections: Iterable[Mapping[str, Any]], row: Row, stage: int) -> dict[str, Any]:
     """Return what the source states about a stage of a row, and for a setting that it does not state, where not."""
     stated: dict[str, Any] = {}
-    for entry in _entries(collections, 'Source', row, stage):
+    for entry in entries(collections, 'Source', row, stage):
         for name, value in entry['Settings'].items():
             if value == NOT_STATED and 'Place' not in entry:
                 raise ValueError(f"table {row.table}: '{name}' is {NOT_STATED}, but no Place says where not")
@@ -81,7 +86,7 @@ def deviation_text(entry: Mapping[str, str]) -> str:
 
 def deviations(collections: Iterable[Mapping[str, Any]], row: Row) -> dict[str, dict[str, Any]]:
     """Return the deviations of a row in words, and the values of settings while which each holds."""
-    return {deviation_text(entry): entry.get('While', {}) for entry in _entries(collections, 'Deviations', row)}
+    return {deviation_text(entry): entry.get('While', {}) for entry in entries(collections, 'Deviations', row)}
 
 
 class Difference(NamedTuple):
