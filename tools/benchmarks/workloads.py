@@ -575,25 +575,15 @@ def network(
 
 CITYSCAPES, CAMVID = '4xb2-80k_cityscapes-769x769.py', '1xb8-4k_camvid-360x360.py'
 FACES, FASSEG = 'r18-d8_1xb12-100e_lfw-pl-224x224.py', 'r18-d8-half_1xb8-480_fasseg-192x160.py'
-NETWORKS: dict[str, dict[str, Builder]] = {  # by device: a CPU trains smaller ones
+# A CPU trains smaller networks. {} stands for backbone, schedule and data. 2 images a step, or those of the config.
+NETWORKS: dict[str, dict[str, Builder]] = {
     device: {
-        'Bi-NL': partial(
-            network,
-            stock=f'bi_nl/nl_r50-d8_{streets}',
-            ours=f'bi_nl/bi-nl_r50-d8_{streets}',
-            operator='global_attention',
-            images=2,
-        ),
-        'Bi-CC': partial(
-            network,
-            stock=f'bi_cc/cc_r50-d8_{streets}',
-            ours=f'bi_cc/bi-cc_r50-d8_{streets}',
-            operator='grid_attention',
-            images=2,
-        ),
-        'U-Net-BA': partial(
-            network, stock=f'unet_ba/unet_{faces}', ours=f'unet_ba/unet-ba_{faces}', operator='local_attention'
-        ),
+        name: partial(network, stock=stock.format(data), ours=ours.format(data), operator=operator, images=images)
+        for name, stock, ours, data, operator, images in (
+            ('Bi-NL', 'bi_nl/nl_r50-d8_{}', 'bi_nl/bi-nl_r50-d8_{}', streets, 'global_attention', 2),
+            ('Bi-CC', 'bi_cc/cc_r50-d8_{}', 'bi_cc/bi-cc_r50-d8_{}', streets, 'grid_attention', 2),
+            ('U-Net-BA', 'unet_ba/unet_{}', 'unet_ba/unet-ba_{}', faces, 'local_attention', None),
+        )
     }
     for device, streets, faces in (('cpu', CAMVID, FASSEG), ('cuda', CITYSCAPES, FACES))
 }
