@@ -65,7 +65,7 @@ ROOMS = {
     'tests/layers': 2300,
     'tests/mutations': 400,
     'tests/ops': 4500,
-    'tests/reproduction': 2000,
+    'tests/reproduction': 2100,
     'tests/segmentation': 1300,
     'tests/support': 1400,
     'tests/utils': 1300,

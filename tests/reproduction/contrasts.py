@@ -106,7 +106,7 @@ def facts(row: Row) -> Facts:
         {name: describe(part) for name, part in outside.items()},
         {name: rates[id(x)] for name, x in parameters.items() if id(x) in rates},
         settings(row, stages),
-        bool(cfg.default_hooks.checkpoint.get('save_best')) and not tests_on_other_data(cfg),
+        cfg.get('val_evaluator') is not None and chooses_on_the_test(cfg),
     )
 
 
@@ -142,8 +142,13 @@ def is_same(a: dict[str, Part], b: dict[str, Part]) -> bool:
     )
 
 
-def tests_on_other_data(cfg: Config) -> bool:
-    return bool(cfg.val_dataloader.dataset != cfg.test_dataloader.dataset)
+def chooses_on_the_test(cfg: Config) -> bool:
+    """Check whether a best checkpoint is saved that the samples of the test choose, however they are prepared."""
+    validated, tested = (
+        {key: x for key, x in loader.dataset.items() if key not in ('pipeline', 'test_mode')}
+        for loader in (cfg.val_dataloader, cfg.test_dataloader)
+    )
+    return bool(cfg.default_hooks.checkpoint.get('save_best')) and validated == tested
 
 
 def settings(row: Row, stages: list[Config]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from mmengine.fileio import load
 from mmattn.utils import config_path
 from reproduction.plan import source_words
 from reproduction.protocol import shipped
-from reproduction.source import READERS, deviation_text, differences, settings
+from reproduction.source import READERS, NotStated, deviation_text, differences, settings
 from reproduction.tables import read_tables
 
 pytestmark = pytest.mark.slow
@@ -75,7 +75,7 @@ def test_a_config_that_is_as_its_source_states_has_no_difference():
             'warm-up 500 updates (source: none)',
         ),
         (dict(source={'crop': [512, 512]}), 'crop 769, 769 (source: 512, 512)'),
-        (dict(source={'batch': 'not stated'}), 'batch 8'),
+        (dict(source={'batch': NotStated('section 4')}), 'batch 8'),
     ],
 )
 def test_a_changed_setting_is_a_difference(changes, words):

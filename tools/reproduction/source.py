@@ -75,7 +75,7 @@ def settings(collections: Iterable[Mapping[str, Any]], row: Row, stage: int) -> 
         for name, value in entry['Settings'].items():
             if value == NOT_STATED and 'Place' not in entry:
                 raise ValueError(f"table {row.table}: '{name}' is {NOT_STATED}, but no Place says where not")
-            stated[name] = f'{NOT_STATED} in {entry["Place"]}' if value == NOT_STATED else value
+            stated[name] = NotStated(entry['Place']) if value == NOT_STATED else value
     return stated
 
 
@@ -87,6 +87,12 @@ def deviation_text(entry: Mapping[str, str]) -> str:
 def deviations(collections: Iterable[Mapping[str, Any]], row: Row) -> dict[str, dict[str, Any]]:
     """Return the deviations of a row in words, and the values of settings while which each holds."""
     return {deviation_text(entry): entry.get('While', {}) for entry in entries(collections, 'Deviations', row)}
+
+
+class NotStated(NamedTuple):
+    """A setting that the source does not state."""
+
+    place: str  # where it was searched
 
 
 class Difference(NamedTuple):
@@ -115,8 +121,9 @@ def differences(row: Row, shipped: Iterable[Config]) -> list[Difference]:
             if name in OF_ROW and stage < len(row.configs):
                 continue
             ours = READERS[name](cfg, row)
-            if str(value).startswith(NOT_STATED):
-                stages.setdefault((name, Difference(f'{name} {_text(ours)}', value)), []).append(stage)
+            if isinstance(value, NotStated):
+                words, missing = f'{name} {_text(ours)}', f'{NOT_STATED} in {value.place}'
+                stages.setdefault((name, Difference(words, missing)), []).append(stage)
             elif not is_same(value, ours):
                 words = f'{name} {_text(ours)} (source: {_text(value)})'
                 stages.setdefault((name, Difference(words)), []).append(stage)
