@@ -31,7 +31,8 @@ def _as_before(monkeypatch):
         ('exit 0', 0),
         ('exit 3', 3),
         ('kill -KILL $$$$', 128 + signal.SIGKILL),  # torch reads $$ as $
-        ('kill -USR1 $$PPID; exec sleep 30', 128 + signal.SIGTERM),
+        # once the launcher waits: an exception while torch still starts the process may be lost in a destructor
+        ('sleep 1; kill -USR1 $$PPID; exec sleep 30', 128 + signal.SIGTERM),
     ],
 )
 def test_the_code_is_that_of_the_process_or_of_the_signal(script, code):
