@@ -33,6 +33,15 @@ class Row(NamedTuple):
     backward: str
     reason: str
     unverified_from: float = math.inf  # compute capability from which it also runs on GPUs where nobody verified it
+    channels: int | None = None  # of query and value of a head: no others were faster
+
+
+class Kind(NamedTuple):
+    """What the implementation of a call is chosen by."""
+
+    device: torch.device
+    dtype: torch.dtype
+    channels: int | None = None  # of query and value, if they have as many, and a row of the table asks for them
 
 
 # CUDA and Triton kernels were compared with float64 and timed on an NVIDIA H200, with torch 2.11.0, CUDA 13.0 and
@@ -40,7 +49,8 @@ class Row(NamedTuple):
 # has no row, the composition runs on a GPU, and the reference on a CPU. Times are in units of the composition's.
 # local_attention is plain C++, without tensor cores, inline assembly or atomics: it also runs from 8.0 on, with the
 # values of an emulation that has the limits of 8.0. dynamic_conv does not: a process that had run it on the H200, with
-# right values, was aborted when it ended, and nobody knows why.
+# right values, was aborted when it ended, and nobody knows why. Of strided_attention in 16 bit, heads of 32 and of 4
+# channels were timed: with 4, the times of the CUDA kernel are 1.29 and 1.91.
 VERIFIED = 9
 # fmt: off
 TABLE = (
@@ -55,11 +65,13 @@ TABLE = (
     Row('dynamic_conv',      'cuda', FLOAT32, 'native', 'native',      'times 0.42 and 0.44 with 13×13 neighbours'),
     Row('grid_attention',    'cuda', HALF,    'native', 'composition', 'times 0.97 and 2.05; half the memory'),
     Row('grid_attention',    'cuda', FLOAT32, 'native', 'composition', 'times 0.80 and 1.35; a quarter of the memory'),
+    Row('strided_attention', 'cuda', HALF,    'native', 'native',      'P6: times 0.21 and 0.48', channels=32),
     Row('strided_attention', 'cuda', FLOAT32, 'native', 'native',      'times 0.25 to 1.05 and 0.48 to 0.88'),
     Row('global_attention',  'cuda', HALF,    'triton', 'triton',      'P1: times 1.00 and 0.31; 0.11 of the memory'),
 )
 # fmt: on
 
+CHOSEN_BY_CHANNELS = {row.operator for row in TABLE if row.channels is not None}
 # Operator name → its declaration.
 OPERATORS: dict[str, Any] = {}
 
@@ -70,12 +82,12 @@ _traced: list[str] | None = None  # names of the operators whose Triton kernels 
 
 
 @functools.cache
-def choose(name: str, device: torch.device, dtype: torch.dtype) -> list[tuple[str, str]]:
+def choose(name: str, device: torch.device, dtype: torch.dtype, channels: int | None = None) -> list[tuple[str, str]]:
     """List what may run an operator, or '<operator>_backward', in this order, with the reason against each, or ''."""
     operator = name.removesuffix('_backward')
     selected = _backends.get(operator, 'auto')
     if selected == 'auto' or (selected == 'triton' and operator not in triton.OPERATORS):
-        row = _row(operator, device, dtype)
+        row = _row(operator, device, dtype, channels)
         wanted = 'composition' if row is None else row.forward if name == operator else row.backward
     else:
         wanted = selected
@@ -87,9 +99,9 @@ def choose(name: str, device: torch.device, dtype: torch.dtype) -> list[tuple[st
     return [(x, _reason_against(x, operator, device, dtype)) for x in order]
 
 
-def _row(operator: str, device: torch.device, dtype: torch.dtype) -> Row | None:
+def _row(operator: str, device: torch.device, dtype: torch.dtype, channels: int | None) -> Row | None:
     rows = (row for row in TABLE if (row.operator, row.device) == (operator, device.type) and dtype in row.dtypes)
-    row = next(rows, None)
+    row = next((row for row in rows if row.channels in (None, channels)), None)
     if row is None or device.type == 'cpu':
         return row
     return row if is_verified(device) or torch.cuda.get_device_capability(device)[0] >= row.unverified_from else None
@@ -116,27 +128,36 @@ def _reason_against(implementation: str, operator: str, device: torch.device, dt
 
 def run(name: str, arguments: tuple) -> Any:
     """Run an operator, or its derivative, with the first implementation that supports the call."""
-    device, dtype = device_and_dtype(arguments)
+    kind = call_kind(name, arguments)
     operator = OPERATORS[name.removesuffix('_backward')]
     is_forward = name == operator.name
-    for implementation, reason in choose(name, device, dtype):
-        if reason or (implementation, device.type) == ('native', 'cpu'):  # on a CPU, the kernel has declined the call
+    for implementation, reason in choose(name, *kind):
+        if reason or (implementation, kind.device.type) == ('native', 'cpu'):  # a CPU's has declined the call
             continue
         if implementation in ('native', 'triton'):
             outputs = _run_kernel(implementation, name, arguments)
         else:
-            if is_forward and device.type == 'cuda':
-                arguments = _with_lse(name, arguments, device, dtype)
+            if is_forward and kind.device.type == 'cuda':
+                arguments = _with_lse(name, arguments, kind)
             outputs = (operator.compute if is_forward else operator.compute_backward)(implementation, arguments)
         if outputs is not NotImplemented:
             return outputs
-    raise RuntimeError(f'mmattn::{name} {NO_KERNEL}: {dtype} on {device}')
+    raise RuntimeError(f'mmattn::{name} {NO_KERNEL}: {kind.dtype} on {kind.device}')
 
 
-def device_and_dtype(arguments: tuple) -> tuple[torch.device, torch.dtype]:
-    """Return what the implementation is chosen by: device and dtype of the first tensor."""
-    x = list_tensors(arguments)[0]
-    return x.device, x.dtype
+def call_kind(name: str, arguments: tuple) -> Kind:
+    """Return what the implementation of a call, or of its backward operator, is chosen by."""
+    x, channels = list_tensors(arguments)[0], None
+    if name.removesuffix('_backward') in CHOSEN_BY_CHANNELS:
+        call = _call(name, arguments)
+        channels = call.value.shape[-1] if call.query.shape[-1] == call.value.shape[-1] else None
+    return Kind(x.device, x.dtype, channels)
+
+
+def _call(name: str, arguments: tuple) -> Any:
+    """Return the arguments of an operator as its named tuple, also from those of its backward operator."""
+    operator = OPERATORS[name.removesuffix('_backward')]
+    return operator.Arguments(*arguments) if name == operator.name else operator.backward_call(arguments).arguments
 
 
 def _run_kernel(kernel: str, name: str, arguments: tuple) -> Any:
@@ -165,11 +186,9 @@ def _run_kernel(kernel: str, name: str, arguments: tuple) -> Any:
 
 def _call_class(name: str, arguments: tuple) -> tuple[str, torch.dtype, tuple[int, ...]]:
     """Which calls fail alike, in both passes: by operator, dtype, and sizes of operands up to powers of 2."""
-    if name.endswith('_backward'):
-        name = name.removesuffix('_backward')
-        arguments = OPERATORS[name].backward_call(arguments).arguments
-    sizes = tuple(n.bit_length() for x in list_tensors(arguments) for n in (*x.shape, 0))
-    return name, device_and_dtype(arguments)[1], sizes
+    tensors = list_tensors(_call(name, arguments))
+    sizes = tuple(n.bit_length() for x in tensors for n in (*x.shape, 0))
+    return name.removesuffix('_backward'), tensors[0].dtype, sizes
 
 
 def failure(operator: str) -> str:
@@ -177,12 +196,12 @@ def failure(operator: str) -> str:
     return next((reason for (name, *_), reason in _failures.items() if name == operator), '')
 
 
-def _with_lse(name: str, arguments: tuple, device: torch.device, dtype: torch.dtype) -> tuple:
+def _with_lse(name: str, arguments: tuple, kind: Kind) -> tuple:
     """Request the log-sum-exp of a composition if a kernel, which needs it, will compute the gradients."""
     operator = OPERATORS[name]
     if not operator.keeps_lse or (_failures and _call_class(name, arguments) in _failures):
         return arguments
-    backward = next(x for x, reason in choose(f'{name}_backward', device, dtype) if not reason)
+    backward = next(x for x, reason in choose(f'{name}_backward', *kind) if not reason)
     return arguments if backward == 'composition' else (*arguments[: len(operator.Arguments._fields) - 1], True)
 
 

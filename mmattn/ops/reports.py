@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .dispatch import choose, device_and_dtype, failure, is_verified
+from .dispatch import TABLE, Kind, call_kind, choose, failure, is_verified
 from .operator import record_call
 
 PASSES = ('forward', 'backward')
@@ -18,25 +18,29 @@ def describe(operator: str, device: torch.device) -> str:
     """Name what runs an operator on a device, in 16 bit and float32, forward and backward, with the reasons."""
     failed = f'; for some calls, {reason}' if (reason := failure(operator)) else ''
     texts: dict[str, list[str]] = {}
-    for dtype, dtypes in ((torch.bfloat16, '16 bit'), (torch.float32, 'float32')):
+    kinds = {'16 bit': Kind(device, torch.bfloat16), 'float32': Kind(device, torch.float32)}
+    for row in TABLE:
+        if (row.operator, row.device) == (operator, device.type) and row.channels is not None:
+            kinds[f'16 bit with {row.channels} channels'] = Kind(device, torch.bfloat16, row.channels)
+    for title, kind in kinds.items():
         for pass_, name in zip(PASSES, (operator, f'{operator}_backward')):
-            chosen, against = _chosen(name, device, dtype)
+            chosen, against = _chosen(name, kind)
             reasons = '; '.join(f'{x}: {reason}' for x, reason in against.items())
-            texts.setdefault(f'{chosen}{f" ({reasons})" if reasons else ""}', []).append(f'{dtypes} {pass_}')
+            texts.setdefault(f'{chosen}{f" ({reasons})" if reasons else ""}', []).append(f'{title} {pass_}')
     if len(texts) == 1:
         return next(iter(texts)) + failed
     listed = ', '.join(f'{" and ".join(calls)}: {text}' for text, calls in texts.items())
     return listed + failed
 
 
-def _chosen(name: str, device: torch.device, dtype: torch.dtype, **lacking: str) -> tuple[str, dict[str, str]]:
+def _chosen(name: str, kind: Kind, **lacking: str) -> tuple[str, dict[str, str]]:
     """Say what runs, and the reasons against what comes before it. ``lacking`` has what kernels lack, or ''."""
-    reasons = dict(choose(name, device, dtype))
+    reasons = dict(choose(name, *kind))
     reasons |= {kernel: f'no {x}' for kernel, x in lacking.items() if x and not reasons.get(kernel, x)}
     chosen = next((x for x, reason in reasons.items() if not reason), list(reasons)[-1])
     against = dict(itertools.takewhile(lambda x: x[0] != chosen, reasons.items()))
     is_kernel = chosen in ('native', 'triton')
-    return f'{chosen}, not verified on this GPU' if is_kernel and not is_verified(device) else chosen, against
+    return f'{chosen}, not verified on this GPU' if is_kernel and not is_verified(kind.device) else chosen, against
 
 
 def explain(operator: Callable, *args: Any, **kwargs: Any) -> str:
@@ -55,14 +59,14 @@ def explain(operator: Callable, *args: Any, **kwargs: Any) -> str:
     """
     declared, arguments = record_call(operator, *args, **kwargs)
     name = declared.name
-    device, dtype = device_and_dtype(arguments)
+    kind = call_kind(name, arguments)
     lacking = {}
-    if device.type == 'cuda':
+    if kind.device.type == 'cuda':
         options = {x: getattr(arguments, x) for x in declared.cuda_lacks}
         given = (x for x, value in options.items() if value is not None and value is not False)  # or it is a tensor
         lacking['native'] = next(given, '')
-    lines = [f'{name}, {dtype} on {device}']
+    lines = [f'{name}, {kind.dtype} on {kind.device}']
     for pass_, full_name in zip(PASSES, (name, f'{name}_backward')):
-        chosen, against = _chosen(full_name, device, dtype, **lacking)
+        chosen, against = _chosen(full_name, kind, **lacking)
         lines += [f'{pass_}: {chosen}', *(f'    not {x}: {reason}' for x, reason in against.items())]
     return '\n'.join(lines)

@@ -186,8 +186,8 @@ def gpu(monkeypatch):
     dispatch.choose.cache_clear()
 
 
-def first(name, dtype):
-    return next(x for x, reason in dispatch.choose(name, GPU, dtype) if not reason)
+def first(name, dtype, channels=None):
+    return next(x for x, reason in dispatch.choose(name, GPU, dtype, channels) if not reason)
 
 
 def test_what_runs_on_a_gpu_is_what_its_row_says(gpu):
@@ -196,8 +196,10 @@ def test_what_runs_on_a_gpu_is_what_its_row_says(gpu):
     for operator in library.KERNELS:
         for dtype in DTYPES:
             row = rows.get((operator, dtype))
-            expected = ('composition', 'composition') if row is None else (row.forward, row.backward)
-            assert (first(operator, dtype), first(f'{operator}_backward', dtype)) == expected
+            for channels in (None, 4, 32, 64):
+                taken = row is not None and row.channels in (None, channels)
+                expected = (row.forward, row.backward) if taken else ('composition', 'composition')
+                assert (first(operator, dtype, channels), first(f'{operator}_backward', dtype, channels)) == expected
     assert first('local_attention', torch.bfloat16) == 'native'
     assert first('global_attention', torch.float16) == 'triton'
     for name in (ops.bilinear_pooling.__name__, 'window_zscore'):
@@ -280,6 +282,28 @@ def test_a_call_that_a_cuda_kernel_does_not_support_comes_to_the_composition(gpu
     assert calls == [('native', False), ('composition', False)]
     with dispatch.backend('grid_attention=native'), pytest.raises(RuntimeError, match='no kernel for these tensors'):
         dispatch.run('grid_attention', (*[on_gpu(2)] * 5, [], 0.0, 1.0, False))
+
+
+@pytest.mark.parametrize(('channels', 'expected'), [((32, 32), 'native'), ((4, 4), 'other'), ((32, 64), 'other')])
+def test_strided_attention_in_16_bit_has_a_kernel_for_the_channels_that_were_measured(
+    gpu, monkeypatch, channels, expected
+):
+    """In both passes, by the channels of query and value."""
+    ran = []
+    for name in ('strided_attention', 'strided_attention_backward'):
+        monkeypatch.setattr(getattr(torch.ops.mmattn_cuda, name), 'default', lambda *x: ran.append('native'))
+    for compute in ('compute', 'compute_backward'):
+        monkeypatch.setattr(dispatch.OPERATORS['strided_attention'], compute, lambda *x: ran.append('other'))
+    with fake_tensor.FakeTensorMode():
+        query, value, lse = (
+            torch.empty(1, 1, 4, 4, count, device='cuda', dtype=torch.bfloat16) for count in (*channels, 1)
+        )
+        call = (*literal.arguments('strided_attention', query, query, value, pattern='block', step=2), False)
+        dispatch.run('strided_attention', call)
+        dispatch.run('strided_attention_backward', (value, None, value, lse, *call, [True] * 3))
+        text = ops.explain(ops.strided_attention, query, query, value, pattern='block', step=2)
+    assert ran == [expected] * 2
+    assert ('forward: native\nbackward: native' in text) == (expected == 'native')
 
 
 def test_kernels_that_run_after_a_block_are_not_listed(gpu, calls):
@@ -384,7 +408,8 @@ def test_the_log_and_collect_env_say_what_runs(gpu, monkeypatch):
     env = collect_env()
     assert env['local_attention on NVIDIA Fake'] == 'native'
     assert env['strided_attention on NVIDIA Fake'] == (
-        '16 bit forward and 16 bit backward: composition, float32 forward and float32 backward: native'
+        '16 bit forward and 16 bit backward: composition, float32 forward and float32 backward and '
+        '16 bit with 32 channels forward and 16 bit with 32 channels backward: native'
     )
     lines = []
     monkeypatch.setattr('mmattn.engine.operators.print_log', lambda message, *_: lines.append(message))
