@@ -3,7 +3,7 @@
 import torch
 
 CHUNK_BYTES = 64 * 2**20  # on CPUs
-GPU_CHUNK_BYTES = 512 * 2**20  # fewer launches, and products that fill the device
+GPU_CHUNK_BYTES = 2**30  # fewer launches, and products that fill the device
 
 
 def chunk_bytes(device: torch.device) -> int:

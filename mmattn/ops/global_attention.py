@@ -22,6 +22,7 @@ from .arguments import (
     check_positions,
     check_window,
     expanded,
+    window_entries,
 )
 from .chunks import chunk_bytes, chunks
 from .dtypes import accumulator
@@ -30,7 +31,7 @@ from .layouts import empty_outputs, match_layout
 from .operator import Operator
 from .table_attention import attend, attend_backward, close_table, log_sum_exp, pad, padded_keys, sdpa, sdpa_backward
 from .tables import kept
-from .window_bias import outside_logits, window_keys
+from .window_bias import combine_axes, outside_logits, window_axes
 
 
 class GlobalArguments(NamedTuple):
@@ -192,8 +193,9 @@ class FlatOperands:
         """Compute the flat key index ``(n, K)`` of each window entry of each query, and whether the key exists."""
         if self._located is None or self._located[0] != rows:
             self._located = None  # free the last one first
-            at = self.before + rows.start, self.before + rows.stop, tuple(self.key_size), tuple(self.a.window_size)
-            self._located = rows, kept(window_keys, self.query, *at, self.a.is_causal)
+            all_queries = self.before, self.key.shape[2], tuple(self.key_size), tuple(self.a.window_size)
+            entries = window_entries(tuple(self.a.window_size), is_causal=self.a.is_causal)
+            self._located = rows, combine_axes(kept(window_axes, self.query, *all_queries), entries, rows)
         return self._located[1]
 
     def window(self, rows: slice, columns: int = 0) -> Tensor:
@@ -221,8 +223,9 @@ class FlatOperands:
         if self.key_mask is not None:
             logits.masked_fill_(~self.key_mask[:, None, None], -math.inf)
         if self.a.is_causal:
-            at = self.before + rows.start, self.before + rows.stop
-            logits.masked_fill_(kept(_later_keys, logits, *at, logits.shape[-1]), -math.inf)
+            key = kept(torch.arange, logits, logits.shape[-1])
+            query = key[self.before + rows.start : self.before + rows.stop]
+            logits.masked_fill_(key > query[:, None], -math.inf)
 
     def logits(self, rows: slice) -> Tensor:
         """Compute logits ``(B, heads, n, M)`` of some queries."""
@@ -258,10 +261,6 @@ class FlatOperands:
         """Pad query, key and value for PyTorch's attention. Also returns the number of columns of its table."""
         columns = padded_keys(self.key.shape[2]) if has_biases(self.a) else self.key.shape[2]
         return pad(self.query), pad(self.key, columns), pad(self.value, columns), columns
-
-
-def _later_keys(start: int, stop: int, count: int, device: torch.device) -> Tensor:
-    return torch.arange(count, device=device) > torch.arange(start, stop, device=device)[:, None]
 
 
 def _forward(a: GlobalArguments, exact: bool = True) -> tuple[Tensor, Tensor]:

@@ -100,7 +100,7 @@ def _forward(a: GridArguments, exact: bool = True) -> tuple[Tensor, Tensor]:
     value, a = a.value, _computed_in(a, exact)
     with torch.autocast(value.device.type, enabled=False):
         biases = bias_table(a)
-        parts = [attend(a, biases, rows) for rows in _slices(a, tables=3)]
+        parts = [attend(a, biases, rows) for rows in _slices(a, 3 * sum(a.query.shape[2:-1]))]
     out, lse = parts[0] if len(parts) == 1 else (torch.cat(part, 2) for part in zip(*parts))
     out = match_layout(value, out) if value.stride(-1) == 1 else out.to(value.dtype).contiguous()
     return out, lse.contiguous()
@@ -146,7 +146,7 @@ def _backward(
             mean -= grad_lse.unsqueeze(-1)
         finite_lse = _finite(lse).unsqueeze(-1)
         grad = grad.to(query.dtype)
-        for rows in _slices(a, tables=4):
+        for rows in _slices(a, 4 * max(query.shape[2:-1])):  # arm by arm
             for axis in range(query.dim() - 3):
                 d_out, queries = (lines_along(x[:, :, rows], axis).contiguous() for x in (grad, query))
                 keys, values = (_keys(x, axis, rows).contiguous() for x in (key, value))
@@ -181,11 +181,11 @@ def _computed_in(a: GridArguments, exact: bool) -> GridArguments:
     return a._replace(query=a.query.to(dtype), key=a.key.to(dtype), value=a.value.to(dtype))
 
 
-def _slices(a: GridArguments, tables: int) -> list[slice]:
-    """List slices of the rows of the first axis for which ``tables`` tables of logits fit the byte budget."""
+def _slices(a: GridArguments, logits: int) -> list[slice]:
+    """List slices of the rows of the first axis for which ``logits`` numbers of each query fit the byte budget."""
     size = a.query.shape[2:-1]
     batch, heads = a.query.shape[:2]
-    row = batch * heads * size[1:].numel() * sum(size) * tables * accumulator(a.query).itemsize
+    row = batch * heads * size[1:].numel() * logits * accumulator(a.query).itemsize
     return chunks(size[0], row, chunk_bytes(a.query.device))
 
 

@@ -121,28 +121,24 @@ def _alone(size: int, axis: int, axes: int) -> list[int]:
     return [size if a == axis else 1 for a in range(axes)]
 
 
-def _entries(queries: Axis, keys: Axis, step: int, pattern: str, count: int | None, device: torch.device) -> Tensor:
-    """Index the K = ``count`` logits of an axis by the offset j − i, ``(groups, positions, keys)``.
+def _entries(
+    queries: Axis, keys: Axis, step: int, pattern: str, columns: tuple[int, int, int] | None, device: torch.device
+) -> Tensor:
+    """Index the biases of an axis by the offset j − i, ``(groups, positions, keys)``.
 
-    K if i does not attend to j. Without K, the logits themselves, which are 0, or −∞ if i does not attend to j.
+    ``columns`` are the first one of the axis in the table of all biases, its number of offsets, and the column for keys
+    to which i does not attend. Without them, the logits themselves, which are 0, or −∞ if i does not attend to j.
     """
     i, j = queries.positions(device)[:, :, None], keys.positions(device)[:, None]
     complete = _attends_to_all(keys, pattern, step)
     attended = None if complete else (j >= 0) & (j < keys.size) & reaches(i, j, step, pattern)
-    if count is None:
+    if columns is None:
         assert attended is not None
         return torch.zeros(attended.shape, dtype=torch.float32, device=device).masked_fill_(~attended, -math.inf)
-    offset = j - i
-    entry = (
-        offset // step + count // 2 if pattern == 'strided' else offset + (0 if pattern == 'forward' else count // 2)
-    )
-    return entry if attended is None else entry.where(attended, count)
-
-
-def _along(entry: Tensor, table: Tensor, complete: bool, dtype: torch.dtype) -> Tensor:
-    """Look up the logits of an axis ``(…, keys)`` by offset, −∞ if there is no key."""
-    table = table.to(dtype) if complete else F.pad(table.to(dtype), (0, 1), value=-math.inf)
-    return table.gather(-1, entry.expand(*table.shape[:-1], -1))
+    first, count, none = columns
+    offset = (j - i) // step if pattern == 'strided' else j - i
+    entry = first + offset + (0 if pattern == 'forward' else count // 2)
+    return entry if attended is None else entry.where(attended, none)
 
 
 class Axis(NamedTuple):
@@ -180,15 +176,18 @@ def cut(size: int, key_size: int, step: int, pattern: str) -> tuple[Axis, Axis]:
     return Axis(size, groups, step, 1, step), Axis(key_size, groups, step, 1, step, pieces, before)
 
 
-def _pad(x: Tensor, axes: Sequence[Axis], sign: int = 1) -> Tensor:
-    """Pad ``(B, heads, *S, C)`` with zeros to whole groups, and drop positions of no group. ``sign=-1`` undoes this."""
-    padding = [0, 0]
+def _pad(x: Tensor, axes: Sequence[Axis], sign: int = 1, columns: int = 0, value: float = 0) -> Tensor:
+    """Pad ``(B, heads, *S, C)`` to whole groups, and drop positions of no group. ``sign=-1`` undoes this.
+
+    ``columns`` are added to the channels.
+    """
+    padding = [0, columns]
     for axis in reversed(axes):
         padding += [sign * axis.before, sign * (axis.padded - axis.before - axis.size)]
     if x.numel() == 0:  # torch 2.4 does not pad an empty tensor
         size = [axis.padded if sign > 0 else axis.size for axis in axes]
-        return x.new_zeros((*x.shape[:2], *size, x.shape[-1]))
-    return F.pad(x, padding) if any(padding) else x
+        return x.new_zeros((*x.shape[:2], *size, x.shape[-1] + columns))
+    return F.pad(x, padding, value=value) if any(padding) else x
 
 
 def _groups(x: Tensor, axes: Sequence[Axis], pieces: bool = True) -> Tensor:
@@ -200,10 +199,10 @@ def _groups(x: Tensor, axes: Sequence[Axis], pieces: bool = True) -> Tensor:
 
 
 def _filled(
-    like: Tensor, axes: Sequence[Axis], dtype: torch.dtype, channels: int, value: float = 0
+    like: Tensor, axes: Sequence[Axis], dtype: torch.dtype, channels: int, value: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    x = like.new_full((*like.shape[:2], *(axis.padded for axis in axes), channels), value, dtype=dtype)
-    return x, _groups(x, axes, pieces=False)
+    x = like.new_empty((*like.shape[:2], *(axis.padded for axis in axes), channels), dtype=dtype)
+    return x if value is None else x.fill_(value), _groups(x, axes, pieces=False)
 
 
 def _parts(shape: Sequence[int], bytes_each: int, budget: int) -> Iterator[tuple[slice, ...]]:
@@ -231,15 +230,22 @@ class Groups:
         self.a, self.rank = a, len(step)
         self.axes, self.key_axes = zip(*(cut(*side, pattern) for side in zip(query.shape[2:-1], key.shape[2:-1], step)))
         self.dtype = accumulator(query) if exact else query.dtype
-        self.query, *self.tables = (self.of_queries(x) for x in (query, *offset_bias))
+        self.query = self.of_queries(query)
+        # The biases of all axes, and a column of −∞ for keys to which a query does not attend.
+        self.counts = [bias.shape[-1] for bias in offset_bias]
+        self.table: Tensor | None = None
+        if self.counts:
+            table = _pad(torch.cat([*offset_bias], -1), self.axes, columns=1, value=-math.inf)
+            self.table = _groups(table, self.axes)
         self.key, self.value = (_groups(_pad(x, self.key_axes), self.key_axes) for x in (key, value))
         self.keys = self.key.shape[2 + self.rank : -1]
-        counts: list[int | None] = [table.shape[-1] for table in self.tables] or [None] * self.rank  # type: ignore
-        self.complete = [_attends_to_all(j, pattern, h) for j, h in zip(self.key_axes, step)]
         self.entries: dict[int, Tensor] = {}  # (groups, positions, keys) for each axis that is added
-        for axis, (i, j, h, count) in enumerate(zip(self.axes, self.key_axes, step, counts)):
-            if self.tables or not self.complete[axis]:
-                self.entries[axis] = kept(_entries, query, i, j, h, pattern, count)
+        for axis, (i, j, h) in enumerate(zip(self.axes, self.key_axes, step)):
+            columns = None
+            if self.counts:
+                columns = sum(self.counts[:axis]), self.counts[axis], sum(self.counts)
+            if columns is not None or not _attends_to_all(j, pattern, h):
+                self.entries[axis] = kept(_entries, query, i, j, h, pattern, columns)
 
     def of_queries(self, x: Tensor) -> Tensor:
         """View a map of queries as groups."""
@@ -256,7 +262,7 @@ class Groups:
         keys = math.prod(self.keys)
         copies = 1 + keys // math.prod(self.query.shape[2 + self.rank : -1])
         numbers = tables * keys + 2 * copies * (self.query.shape[-1] + self.value.shape[-1])
-        numbers += sum(2 * table.shape[-1] + length for table, length in zip(self.tables, self.keys))
+        numbers += sum(2 * count + length for count, length in zip(self.counts, self.keys))
         share = 16 if self.query.is_cpu else 1  # use 1/16 of the budget on a CPU, so that a part stays in the cache
         budget = chunk_bytes(self.query.device)
         return _parts(self.query.shape[:-1], share * numbers * self.dtype.itemsize, budget)
@@ -298,8 +304,9 @@ class Groups:
         pairs = self.pairs(logits, part)
         for axis in self.entries:
             along = self.entry(axis, part)
-            if self.tables:
-                along = _along(along, self.tables[axis][part], self.complete[axis], logits.dtype)
+            if self.table is not None:
+                table = self.table[part]
+                along = table.gather(-1, along.expand(*table.shape[:-1], -1))
             pairs += along.unflatten(-1, _alone(self.keys[axis], axis, self.rank))
 
     def add_to_keys(self, to: Tensor, part: tuple[slice, ...], summands: Tensor) -> None:
@@ -314,12 +321,13 @@ class Groups:
 class Gradients:
     """The gradients of a call, filled part by part, and padded as its operands are."""
 
-    def __init__(self, x: Groups) -> None:
+    def __init__(self, x: Groups, dtype_of_logits: torch.dtype) -> None:
         self.of, a, dtype = x, x.a, accumulator(x.a.query)
         self.query, self.queries = _filled(a.query, x.axes, a.query.dtype, a.query.shape[-1])
-        self.key, self.keys = _filled(a.key, x.key_axes, dtype, a.key.shape[-1])  # sums over parts
-        self.value, self.values = _filled(a.value, x.key_axes, dtype, a.value.shape[-1])
-        self.offsets = [_filled(a.query, x.axes, bias.dtype, bias.shape[-1]) for bias in a.offset_bias]
+        self.key, self.keys = _filled(a.key, x.key_axes, dtype, a.key.shape[-1], 0)  # sums over parts
+        self.value, self.values = _filled(a.value, x.key_axes, dtype, a.value.shape[-1], 0)
+        if x.counts:  # as the table of x
+            self.table, self.tables = _filled(a.query, x.axes, dtype_of_logits, sum(x.counts) + 1, 0)
 
     def add(
         self, part: tuple[slice, ...], d_query: Tensor, d_key: Tensor, d_value: Tensor, d_logits: Tensor | None
@@ -329,19 +337,20 @@ class Gradients:
         self.queries[part] = d_query.reshape(self.queries[part].shape)
         x.add_to_keys(self.keys, part, d_key)
         x.add_to_keys(self.values, part, d_value)
-        for axis, (_, d_table) in enumerate(self.offsets):
+        for axis in range(len(x.counts)):
             dims = [a - x.rank for a in range(x.rank) if a != axis]
             pairs = x.pairs(d_logits, part)  # type: ignore[arg-type]
             along = pairs.sum(dims) if dims else pairs
-            entries = along.new_zeros(*along.shape[:-1], d_table.shape[-1] + 1)
-            entries.scatter_(-1, x.entry(axis, part).expand_as(along), along)  # the last entry: no key
-            d_table[part] = entries[..., :-1]
+            self.tables[part].scatter_(-1, x.entry(axis, part).expand_as(along), along)
 
     def gradients(self) -> list[Tensor]:
         """Crop the gradients to the maps, in the order of the tensors."""
         d_key, d_value = (_pad(y, self.of.key_axes, -1) for y in (self.key, self.value))
-        d_query, *d_bias = (_pad(y, self.of.axes, -1) for y in (self.query, *(table for table, _ in self.offsets)))
-        return [d_query, d_key, d_value, *d_bias]
+        grads = [_pad(self.query, self.of.axes, -1), d_key, d_value]
+        if self.of.counts:
+            d_table = _pad(self.table, self.of.axes, -1, columns=-1)
+            grads += [d_bias.contiguous() for d_bias in d_table.split(self.of.counts, -1)]
+        return grads
 
 
 def _forward(a: StridedArguments, exact: bool = True) -> tuple[Tensor, Tensor]:
@@ -370,18 +379,21 @@ def _backward(
 ) -> list[Tensor]:
     # PyTorch's attention returns no log-sum-exp.
     x, fused = Groups(a, exact), not exact and table_attention.uses_sdpa(a.query.device) and grad_lse is None
-    gradients = Gradients(x)
-    groups = [x.of_queries(y) for y in (grad, out)]
-    numbers = [None if y is None else x.of_queries(y.unsqueeze(-1)) for y in (grad_lse, lse)]
+    gradients = Gradients(x, x.dtype if fused else accumulator(a.query))
+    d_outs = x.of_queries(grad)
+    if not fused:
+        outs = x.of_queries(out)
+        numbers = [None if y is None else x.of_queries(y.unsqueeze(-1)) for y in (grad_lse, lse)]
     with torch.autocast(a.query.device.type, enabled=False):
         for part in x.parts(tables=2 if exact else 4 if fused else 5):
             operands = x.operands(part)
             query, key = operands[:2]
-            d_out, outs = (x.rows(y, part) for y in groups)
+            d_out = x.rows(d_outs, part)
             if not fused:
                 row_grad, row_lse = (None if y is None else y[part].flatten(2 + x.rank, -2) for y in numbers)
                 logits = x.logits(query, key, part)
-                gradients.add(part, *attend_backward(d_out, outs, row_grad, row_lse, logits, *operands, a.scale))
+                row_out = x.rows(outs, part)
+                gradients.add(part, *attend_backward(d_out, row_out, row_grad, row_lse, logits, *operands, a.scale))
                 continue
             flat_query, flat_key, flat_value, table = x.flat(*operands, part)
             flat_grad = pad(d_out).flatten(0, -3).unsqueeze(1)

@@ -121,8 +121,8 @@ def lowest(dtype: torch.dtype) -> float:
 def close_table(table: Tensor, count: int) -> None:
     """Set the columns of a table after the ``count`` keys, in place: one empty key, and no further keys."""
     # A row of −∞ alone would give NaN in some kernels. The empty key, whose value is 0, only counts without other keys.
-    table[..., count] = lowest(table.dtype)
-    table[..., count + 1 :] = -torch.inf
+    table[..., count].fill_(lowest(table.dtype))
+    table[..., count + 1 :].fill_(-torch.inf)
 
 
 def sdpa(query: Tensor, key: Tensor, value: Tensor, table: Tensor | None, scale: float) -> Tensor:

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-MOST, MOST_BYTES = 512, 2**25  # results, and their bytes; the oldest go first
-LARGEST = MOST_BYTES // 8  # bytes of a result that is kept
+MOST, MOST_BYTES = 512, 2**25  # results, and their bytes; the oldest go first, and the newest always stays
 
 Result = TypeVar('Result', bound='Tensor | tuple[Tensor, ...]')
 _kept: dict[tuple, Any] = {}
@@ -65,11 +64,11 @@ def is_transformed(x: Tensor) -> bool:
 def _store(key: tuple, result: Any) -> None:
     tensors = result if isinstance(result, tuple) else (result,)
     lasting = all(type(x) is Tensor and not is_transformed(x) for x in tensors)  # fake ones end with the call, too
-    if not lasting or _bytes(result) > LARGEST or not _storing.acquire(blocking=False):
+    if not lasting or not _storing.acquire(blocking=False):
         return  # the lock may never be free: a process may have been forked while another thread held it
     try:
         _kept[key] = result
-        while len(_kept) > MOST or sum(map(_bytes, _kept.values())) > MOST_BYTES:
+        while len(_kept) > MOST or (len(_kept) > 1 and sum(map(_bytes, _kept.values())) > MOST_BYTES):
             del _kept[next(iter(_kept))]
     finally:
         _storing.release()

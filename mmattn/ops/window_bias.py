@@ -27,26 +27,38 @@ def axis_keys(queries: Tensor, length: int, k: int) -> tuple[Tensor, Tensor]:
     return clamped, clamped == key
 
 
+def window_axes(
+    start: int, stop: int, size: Sequence[int], window_size: Sequence[int], device: torch.device
+) -> tuple[Tensor, ...]:
+    """Locate the keys of the windows of the queries ``start`` to ``stop`` − 1 of a map of ``size``, axis by axis.
+
+    Returns two tables ``(n, k)`` for each axis: what it adds to the flat index of a key, int64, clamped to the map, and
+    whether the key is on the axis, bool. Tables of all K entries would be as large as the window biases.
+    """
+    queries, stride, tables = torch.arange(start, stop, device=device), math.prod(size), []
+    for length, k in zip(size, window_size):
+        stride //= length
+        key, exists = axis_keys(queries // stride % length, length, k)
+        tables += [key * stride, exists]
+    return tuple(tables)
+
+
+def combine_axes(tables: Sequence[Tensor], entries: int, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
+    """Combine the tables of :func:`window_axes` for some of their queries.
+
+    Returns flat key indices, int64 ``(n, K)``, clamped to the map, and whether each key exists, bool ``(n, K)``, of the
+    first ``entries`` of the window.
+    """
+    where, exists = tables[0][rows], tables[1][rows]
+    for along, on_axis in zip(tables[2::2], tables[3::2]):
+        where = (where[:, :, None] + along[rows, None]).flatten(1)
+        exists = (exists[:, :, None] & on_axis[rows, None]).flatten(1)
+    return where[:, :entries], exists[:, :entries]
+
+
 def window_keys(
     start: int, stop: int, size: Sequence[int], window_size: Sequence[int], is_causal: bool, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Locate the keys of the window entries of the queries ``start`` to ``stop`` − 1 of a map of ``size``.
-
-    Returns flat key indices, int64 ``(n, K)``, clamped to the map, and whether each key exists, bool ``(n, K)``.
-    """
-    queries = torch.arange(start, stop, device=device)
-    where, exists = None, None
-    stride = math.prod(size)
-    for length, k in zip(size, window_size):
-        stride //= length
-        rest = queries if where is None else queries % (stride * length)
-        key, inside = axis_keys(rest if stride == 1 else rest // stride, length, k)  # (n, k)
-        if where is None or exists is None:
-            where, exists = key, inside
-        else:
-            where = (where[:, :, None] * length + key[:, None]).flatten(1)
-            exists = (exists[:, :, None] & inside[:, None]).flatten(1)
-    assert where is not None
-    assert exists is not None
-    entries = window_entries(tuple(window_size), is_causal=is_causal)
-    return where[:, :entries], exists[:, :entries]
+    """Locate the keys of the window entries of some queries, as :func:`combine_axes` does."""
+    tables = window_axes(start, stop, size, window_size, device)
+    return combine_axes(tables, window_entries(tuple(window_size), is_causal=is_causal))

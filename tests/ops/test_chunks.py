@@ -34,22 +34,22 @@ def test_slices_are_as_long_as_fits(length, each, budget, ends):
     assert len(chunks.chunks(3, 2**25, None)) == 2  # 64 MiB
 
 
-@pytest.mark.parametrize(('device', 'budget'), [('cpu', 64), ('meta', 512)])
-@pytest.mark.parametrize('tables', [1, 3])
-def test_slices_of_rows_of_a_grid_fit_their_tables_of_logits(device, budget, tables):
-    """A table of a row of 50×6 queries of 2×3 heads has 400 + 50 + 6 keys for each, of 4 bytes."""
+@pytest.mark.parametrize(('device', 'budget'), [('cpu', 64), ('meta', 1024)])
+@pytest.mark.parametrize('logits', [456, 1368])
+def test_slices_of_rows_of_a_grid_fit_their_logits(device, budget, logits):
+    """Of a row of 50×6 queries of 2×3 heads, 4 bytes each."""
     query = torch.empty(2, 3, 400, 50, 6, 1, device=device)
-    row = 2 * 3 * 50 * 6 * (400 + 50 + 6) * tables * 4
+    row = 2 * 3 * 50 * 6 * logits * 4
     rows = budget * 2**20 // row
     slices = import_module('mmattn.ops.grid_attention')._slices
-    found = slices(SimpleNamespace(query=query), tables)
+    found = slices(SimpleNamespace(query=query), logits)
     assert [part.start for part in found] == [*range(0, 400, rows)]
 
 
 MIB = 2**20
 
 
-@pytest.mark.parametrize(('device', 'budget'), [('cpu', 64 * MIB), ('meta', 512 * MIB)])
+@pytest.mark.parametrize(('device', 'budget'), [('cpu', 64 * MIB), ('meta', 1024 * MIB)])
 @pytest.mark.parametrize(('tables', 'window'), [(1, 0), (3, 0), (3, 2025)])
 def test_slices_of_queries_fit_their_rows_of_logits(device, budget, tables, window):
     """A row is that of 6 heads. A window entry has four numbers in each, and two indices that all heads share."""
@@ -64,14 +64,14 @@ def test_slices_of_queries_fit_their_rows_of_logits(device, budget, tables, wind
     assert [part.start for part in found] == [*range(0, 9000, rows)]
 
 
-@pytest.mark.parametrize(('device', 'budget'), [('cpu', 4 * MIB), ('meta', 512 * MIB)])
+@pytest.mark.parametrize(('device', 'budget'), [('cpu', 4 * MIB), ('meta', 1024 * MIB)])
 @pytest.mark.parametrize(('tables', 'offsets'), [(1, ()), (3, (9, 17))])
 def test_slices_of_groups_fit_their_logits_and_operands(device, budget, tables, offsets):
     """Of 2×5 queries and 2×35 keys, of which seven are copies, of 3 and 4 channels, each twice."""
     groups = SimpleNamespace(
         query=torch.empty(80_000, 1, 1, 1, 2, 5, 3, device=device),
         value=torch.empty(1, 4, device=device),
-        tables=[torch.empty(1, count) for count in offsets],
+        counts=offsets,
         keys=(2, 35),
         rank=2,
         dtype=torch.float32,
@@ -81,7 +81,7 @@ def test_slices_of_groups_fit_their_logits_and_operands(device, budget, tables, 
     assert [part[0].start for part in found] == [*range(0, 80_000, budget // (4 * numbers * 10))]
 
 
-@pytest.mark.parametrize(('device', 'budget', 'length'), [('cpu', 2 * MIB, 20_000), ('meta', 128 * MIB, 700_000)])
+@pytest.mark.parametrize(('device', 'budget', 'length'), [('cpu', 2 * MIB, 20_000), ('meta', 256 * MIB, 1_400_000)])
 def test_slices_of_a_z_score_fit_the_cache_or_a_quarter_of_the_budget(monkeypatch, device, budget, length):
     """On a GPU, there are about four tables."""
     zscore = import_module('mmattn.ops.zscore')
@@ -114,7 +114,7 @@ def test_slices_of_heads_fit_their_neighbours(monkeypatch, kind, number):
     [
         ('global_attention', dict(reference=[1, 2], composition=[4, 5], fused=[2, 4])),
         ('strided_attention', dict(reference=[1, 2], composition=[4, 5], fused=[2, 4])),
-        ('grid_attention', dict(reference=[3, 4], composition=[3, 4])),
+        ('grid_attention', dict(reference=[3 * (3 + 4), 4 * 4], composition=[3 * (3 + 4), 4 * 4])),
         ('local_attention', dict(reference=[5, 5], composition=[5, 5])),  # and one more for each pass
         ('dynamic_conv', dict(reference=[4, 4], composition=[4, 4])),
     ],
