@@ -81,7 +81,8 @@ def test_no_kernel_spills_registers_in_16_bit(tool, channels):
 
 @pytest.mark.kernels
 def test_a_size_does_not_compile_a_kernel_again(monkeypatch):
-    """What Triton derives from the arguments is equal for other sizes, also where they are divisible by 16."""
+    """What Triton derives from the arguments is equal for other sizes, also where they are divisible by 16, and for
+    other numbers: a scale that depends on the size is an argument."""
     from mmattn.ops.triton import global_attention as module
     from mmattn.ops.triton import launch
 
@@ -100,14 +101,16 @@ def test_a_size_does_not_compile_a_kernel_again(monkeypatch):
 
     monkeypatch.setattr(launch, 'launch', record)
     monkeypatch.setattr(module, 'supports', lambda *arguments: True)
-    for height, width in ((20, 17), (32, 48), (97, 64), (1, 17)):
+    for height, width in ((20, 17), (32, 48), (97, 64), (50, 60), (65, 33), (128, 31), (1, 17)):
         keys.append([])
         x = torch.empty(2, 3, height, width, 32, dtype=torch.float16)
         window = dict(window_bias=x.new_empty(2, 3, height, width, 25), window_size=5)
-        arguments = literal.arguments('global_attention', x, x, x, **window, outside_bias=x[..., 0])
+        arguments = literal.arguments('global_attention', x, x, x, scale=1 / height, **window, outside_bias=x[..., 0])
         out, lse = module.forward(*arguments)
         module.backward(out, lse, out, lse, *arguments, True, [True] * len(list_tensors(arguments)))
-    assert keys[0] == keys[1] == keys[2] != keys[3]
+    *some, line = keys
+    assert all(key == some[0] for key in some)
+    assert line != some[0]
 
 
 OLDEST = CACHE / 'triton-3.6.0'  # run_tests.sh --all installs it
