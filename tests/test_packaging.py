@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from setuptools import Distribution
 
 from .conftest import ORIGINAL_MMENGINE
 
@@ -336,7 +337,7 @@ def test_a_failed_build_is_explained_by_what_is_missing(setup, monkeypatch, tmp_
     assert str(tmp_path) in setup.why_it_failed(tmp_path, 'c++20', False)
 
 
-def test_force_cuda_is_an_error_without_cuda(monkeypatch, tmp_path):
+def test_force_cuda_is_an_error_without_cuda(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr('torch.version.cuda', '13.0')
     monkeypatch.setattr('torch.utils.cpp_extension.CUDA_HOME', str(tmp_path))
     monkeypatch.setattr('setuptools.setup', lambda **_: None)
@@ -346,8 +347,11 @@ def test_force_cuda_is_an_error_without_cuda(monkeypatch, tmp_path):
         with pytest.raises(SystemExit, match=said):
             runpy.run_path(str(ROOT / 'setup.py'))
     monkeypatch.delenv('FORCE_CUDA')
-    extension = runpy.run_path(str(ROOT / 'setup.py'))['built']['ext_modules'][0]
-    assert not [source for source in extension.sources if source.endswith('.cu')]
+    built = runpy.run_path(str(ROOT / 'setup.py'))['built']
+    assert not [source for source in built['ext_modules'][0].sources if source.endswith('.cu')]
+    monkeypatch.setattr('torch.utils.cpp_extension.BuildExtension.build_extensions', lambda self: None)
+    built['cmdclass']['build_ext'](Distribution()).build_extensions()
+    assert re.search('^mmattn: .*CUDA_HOME', capsys.readouterr().out, re.MULTILINE)  # what setup.sh prints
 
 
 def test_importing_imports_nothing_heavy(run_python):

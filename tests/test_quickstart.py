@@ -79,6 +79,36 @@ def test_another_python_or_accelerator_is_an_error(scripts, tmp_path):
         assert value in done.stderr
 
 
+PIP = """#!/bin/sh
+case "$*" in
+    *'pip install -v'*) echo run >>runs; echo '  mmattn: for the CPU alone, because there is no nvcc' ;;
+esac
+"""
+
+
+def test_what_the_build_leaves_out_is_printed_each_time_until_it_can_be_built(tmp_path):
+    """pip shows what setup.py says with -v alone. A toolkit that is installed later is a reason to build again."""
+    for name in ('mmattn/ops/csrc', '.venv/bin', 'later'):
+        (tmp_path / name).mkdir(parents=True)
+    copytree(ROOT / 'tools/environment', tmp_path / 'tools/environment')
+    (tmp_path / 'tools/environment/dependencies.sh').write_text('echo cuda >.venv/dependencies-stamp')
+    for name in ('setup.py', 'pyproject.toml'):
+        (tmp_path / name).touch()
+    for name, text in (('.venv/bin/python', PIP), ('later/nvcc', '')):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    command = ['bash', tmp_path / 'tools/environment/setup.sh']
+
+    def said(path='/usr/bin:/bin'):
+        return subprocess.check_output(command, env={'PATH': path}, text=True, timeout=60)
+
+    for _ in range(2):
+        assert '[mmattn] for the CPU alone, because there is no nvcc\n' in said()
+    assert (tmp_path / 'runs').read_text() == 'run\n'
+    said(f'{tmp_path}/later:/usr/bin:/bin')
+    assert (tmp_path / 'runs').read_text() == 'run\n' * 2
+
+
 def add_wheel(folder, name, version, cuda=None):
     folder.mkdir(parents=True, exist_ok=True)
     with ZipFile(folder / f'{name}-{version}-py3-none-any.whl', 'w') as wheel:
