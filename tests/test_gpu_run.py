@@ -28,15 +28,15 @@ def records(path):
 
 @requires('triton')
 @pytest.mark.e2e
-def test_both_calls_are_rehearsed_without_a_gpu(tmp_path):
+def test_all_calls_are_rehearsed_without_a_gpu(tmp_path):
     """Every part, on small maps: a changed name or signature fails here."""
     if tuple(map(int, triton.version().split('.')[:2])) < (3, 7):
         pytest.skip('before 3.7, the interpreter fails with this numpy')
     paths = {'OUT': str(tmp_path), 'SITE': str(tmp_path / 'site'), 'PYTHON': sys.executable}
     env = {**outside(), **paths, 'SMALL': '--small', 'OMP_NUM_THREADS': '1'}
-    done = subprocess.run(['bash', GPU_RUN / 'gpu_run.sh', '1', '2'], env=env, text=True, capture_output=True)
+    done = subprocess.run(['bash', GPU_RUN / 'gpu_run.sh', '1', '2', '3'], env=env, text=True, capture_output=True)
     assert done.returncode == 0, done.stdout + (tmp_path / 'run.log').read_text()
-    parts = 'env', 'ops', 'layers', 'tests', 'networks', 'sanitize', 'flex'
+    parts = 'env', 'ops', 'layers', 'tests', 'networks', 'sanitize', 'flex', 'calls'
     assert [part for part in parts if f'{part}: done' not in done.stdout] == []
 
     found = {part: records(tmp_path / f'{part}.json') for part in ('ops', 'layers', 'networks', 'flex')}

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Measures what only a GPU can show, without a network, in two calls: bash tools/misc/gpu_run/gpu_run.sh 1, then 2
+# Measures what only a GPU can show, without a network, in three calls: bash tools/misc/gpu_run/gpu_run.sh 1, then 2 and 3
 #
 # You need this checkout, nvcc, and a Python (PYTHON=python3) with a CUDA build of torch, pytest, pytest-xdist and
 # pytest-timeout. MMSegmentation, if that Python lacks it, and the compiled kernels can also come from another machine:
 # run prepare.sh in the checkout there, and take this folder along with what it made.
 #
-# Call 1 takes at most 240 s: env, ops, layers. Call 2 takes at most 285 s: tests, networks, sanitize, flex. Parts can
-# also be named one by one. They run tools/benchmarks and tests/ops/test_gpu.py. A part that fails or runs out of time
-# stops no other one. OUT is by default ~/.cache/mmattn/gpu_run/out, not in a temporary directory, where others could
-# put code for SITE:
+# Call 1 takes at most 240 s: env, ops, layers. Call 2 takes at most 285 s: tests, networks, sanitize, flex. Call 3 takes at
+# most 240 s: calls, those tests for which Triton compiles kernels by the hundred. Parts can also be named one by one. They
+# run tools/benchmarks and tests/ops/test_gpu.py. A part that fails or runs out of time stops no other one. OUT is by default
+# ~/.cache/mmattn/gpu_run/out, not in a temporary directory, where others could put code for SITE:
 #
 #     ops.json, layers.json, networks.json, flex.json   a record for each time and each failure, written as they come
 #     run.log     what you see on the screen, and warnings
@@ -20,7 +20,7 @@ set -uo pipefail
 source "$(dirname "$0")/checkout.sh"
 python=${PYTHON:-python3} cores=$(nproc) own=${XDG_CACHE_HOME:-$HOME/.cache}/mmattn/gpu_run
 site=${SITE:-$own/site}
-[ $# -gt 0 ] || { echo 'bash gpu_run.sh 1, then 2, or parts: env ops layers tests networks sanitize' >&2; exit 2; }
+[ $# -gt 0 ] || { echo 'bash gpu_run.sh 1, then 2 and 3, or parts: env ops layers tests networks sanitize flex calls' >&2; exit 2; }
 export OUT=${OUT:-$own/out} SMALL=${SMALL:-} PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 export PYTHONPATH=$site:$root${PYTHONPATH:+:$PYTHONPATH}
 export PYTHONFAULTHANDLER=1 # run.log has where the threads of a process were that is aborted
@@ -58,9 +58,11 @@ fi
 
 dtypes=(bfloat16 float32) small=() repeats=15 slack=1
 more=('P5, positions' 'P6, 8 heads' dynamic_conv) networks=(--dtypes float16 --backends auto composition native triton)
-sanitizer=(compute-sanitizer --error-exitcode 9) chosen=(-n $(((cores + 1) / 2)) --all-cases --timeout 60)
+sanitizer=(compute-sanitizer --error-exitcode 9) workers=(-n $(((cores + 1) / 2)) --all-cases --timeout 60)
+calls='further or layout' tests='not (further or layout)'
 if [ -n "$SMALL" ]; then # the interpreter's bfloat16 is wrong, and a rehearsal shares its cores with others
-    dtypes=(float32) small=(--small) repeats=1 slack=6 more=() sanitizer=() chosen=(-n 0 -k 'two_calls and dynamic_conv')
+    dtypes=(float32) small=(--small) repeats=1 slack=6 more=() sanitizer=() workers=(-n 0)
+    calls='half and dynamic_conv' tests='two_calls and dynamic_conv'
     networks=(--dtypes bfloat16 --backends composition)
 fi
 failed=()
@@ -80,12 +82,14 @@ run() {
     case $1 in
         1) run env; run ops; run layers ;;
         2) run tests; run networks; run sanitize; run flex ;;
+        3) run calls ;;
         env) part env 30 $python -m mmattn.utils.collect_env ;;
         ops)
             benchmark ops 130 ops.py --only P1 P2 P3 'P6, positions' ${more[@]+"${more[@]}"} --dtypes "${dtypes[@]}" \
                 --backends composition native triton ;;
         layers) benchmark layers 80 layers.py --dtypes "${dtypes[@]}" --backends auto composition ;;
-        tests) part tests 95 "${pytest[@]}" "${chosen[@]}" ;;
+        tests) part tests 95 "${pytest[@]}" "${workers[@]}" -k "$tests" ;;
+        calls) part calls 240 "${pytest[@]}" "${workers[@]}" -k "$calls" ;;
         networks) benchmark networks 90 end_to_end.py "${networks[@]}" ;;
         sanitize)
             part sanitize 40 ${sanitizer[@]+"${sanitizer[@]}"} "${pytest[@]}" -x -n 0 \
