@@ -203,12 +203,13 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
             return None
         if is_transformed(x):  # no rows of it can be written in place
             return None
+        row = x.shape[0] * x.shape[3] * self.num_projected * x.element_size()
+        if row * x.shape[2] <= (WHOLE_BYTES // 8 if x.element_size() == 2 else WHOLE_BYTES):
+            return None
         norms = [module for name, module in self.named_modules() if name.endswith('.norm')]
         if not all(isinstance(norm, nn.Identity) or _has_fixed_statistics(norm) for norm in norms):
             return None
-        row = x.shape[0] * x.shape[3] * self.num_projected * x.element_size()
-        whole = row * x.shape[2] <= (WHOLE_BYTES // 8 if x.element_size() == 2 else WHOLE_BYTES)
-        return None if whole else max(LEAST_ROWS, 2 * self.reach, STRIP_BYTES // row)
+        return max(LEAST_ROWS, 2 * self.reach, STRIP_BYTES // row)
 
     def _in_strips(self, x: Tensor, rows: int) -> Tensor:
         layout = torch.channels_last if x.stride(1) == 1 else torch.contiguous_format
