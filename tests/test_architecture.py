@@ -37,7 +37,7 @@ ROOMS = {
     'mmattn/language/text': 500,
     'mmattn/language/translation': 600,
     'mmattn/language/vqa': 1400,
-    'mmattn/layers': 1200,
+    'mmattn/layers': 1300,
     'mmattn/ops': 3100,
     'mmattn/segmentation': 900,
     'mmattn/utils': 1200,

@@ -101,11 +101,13 @@ class MultiheadAttention3d(nn.Module):
         The maps are float ``(B, T, H, W, C)`` and may differ in T, H and W. Absolute encodings require int64 frame
         numbers ``(B, T)``.
         """
-        timed = [self._timed(x, numbers) for x, numbers in ((query, frame_numbers), (key, key_frame_numbers))]
-        q, k, v = (
+        timed = self._timed(query, frame_numbers)
+        same = key is query and key_frame_numbers is frame_numbers
+        inputs = timed, timed if same else self._timed(key, key_frame_numbers), key
+        q, k, v = [
             projection(x).unflatten(-1, (self.num_heads, -1)).movedim(-2, 1)
-            for projection, x in zip((self.query_proj, self.key_proj, self.value_proj), (*timed, key))
-        )
+            for projection, x in zip((self.query_proj, self.key_proj, self.value_proj), inputs)
+        ]
         return dict(query=q, key=k, value=v, scale=self.scale)
 
     def merge(self, out: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Relative position encodings: products of the query and learned vectors r_{j−i} (Table 3.2, and Eq. 5.9 for video)."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -91,18 +92,18 @@ class RelativePosition(nn.Module):
         size: tuple[int, ...] = query.shape[2:-1]
         if torch.jit.is_tracing():  # sizes are tensors; torch warns that a trace has one size
             size = tuple(map(int, size))
-        if not all(isinstance(length, int) for length in size):  # symbolic, in torch.export
+        if not isinstance(math.prod(size), int):  # symbolic, in torch.export
             raise ValueError(
                 'the windows of relative encodings are as large as the map, so its size must be fixed: export the '
                 'network with --input-size, or without dynamic shapes'
             )
         axes_without_table = len(size) - len(self.tables)
-        vectors = []
+        vectors, window_size = [], [1] * len(size)
         for axis in reversed(range(axes_without_table, len(size))):
+            window_size[axis] = 2 * size[axis] - 1
             table = torch.arange if axis == len(size) - 1 else _without_0  # the self key belongs to the last axis
             vectors.append(self._vectors(axis - axes_without_table, table, 1 - size[axis], size[axis]))
-        window_size = (*[1] * axes_without_table, *(2 * length - 1 for length in size[axes_without_table:]))
-        return dict(window_bias=query @ torch.cat(vectors).to(query.dtype).T, window_size=window_size)
+        return dict(window_bias=query @ torch.cat(vectors).to(query.dtype).T, window_size=tuple(window_size))
 
     def offset_bias(self, query: Tensor, offsets: Sequence[OffsetRange], step: Sequence[int]) -> dict:
         """Compute the logits q·[r_t, r_y, r_x] (Eq. 5.9) for ``strided_attention``, from ``offset_ranges``.
