@@ -64,7 +64,7 @@ ROOMS = {
     'tests/language/vqa': 1500,
     'tests/layers': 2300,
     'tests/mutations': 400,
-    'tests/ops': 4500,
+    'tests/ops': 4600,
     'tests/reproduction': 2100,
     'tests/segmentation': 1300,
     'tests/support': 1400,

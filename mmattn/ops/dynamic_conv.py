@@ -7,12 +7,14 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from mmattn.utils.checks import check_count
 
 from .arguments import as_window_size, check_device
 from .dtypes import accumulator
 from .flops import attention_flops
+from .library import direct_call
 from .neighbourhood import Offsets, Unfolded, softmax, softmax_backward
 from .operator import Operator
 
@@ -51,6 +53,9 @@ def dynamic_conv(value: Tensor, logits: Tensor, *, kernel_size: int | tuple[int,
         >>> dynamic_conv(value, logits, kernel_size=3).shape
         torch.Size([1, 8, 32, 32, 16])
     """
+    found = None if is_compiling() else direct_call('dynamic_conv', value, logits, kernel_size, dilation)
+    if found is not None:
+        return found
     if value.dim() != 5:
         raise ValueError(f'value must be (B, groups, H, W, channels); got {tuple(value.shape)}')
     for name, x in (('value', value), ('logits', logits)):

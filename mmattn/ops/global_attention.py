@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from . import table_attention
 from .arguments import (
@@ -28,6 +29,7 @@ from .chunks import chunk_bytes, chunks
 from .dtypes import accumulator
 from .flops import attention_flops
 from .layouts import empty_outputs, match_layout
+from .library import direct_call
 from .operator import Operator
 from .table_attention import attend, attend_backward, close_table, log_sum_exp, pad, padded_keys, sdpa, sdpa_backward
 from .tables import kept
@@ -117,6 +119,11 @@ def global_attention(
         >>> global_attention(query, key, value, window_bias=bias, window_size=7).shape
         torch.Size([1, 8, 32, 32, 16])
     """
+    biases = window_bias, outside_bias, axis_bias, key_bias, key_mask
+    options = window_size, scale, is_causal, return_lse
+    found = None if is_compiling() else direct_call('global_attention', query, key, value, *biases, *options)
+    if found is not None:
+        return found
     query, key, value = check_operands(query, key, value, axes=(1, 3))
     size, key_size = query.shape[2:-1], key.shape[2:-1]
     if 0 in key_size and 0 not in size:

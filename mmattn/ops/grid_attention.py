@@ -14,12 +14,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from .arguments import as_scale, check_device, check_operands, check_positions, check_window
 from .chunks import chunk_bytes, chunks
 from .dtypes import accumulator
 from .flops import attention_flops
 from .layouts import empty_with_layout, match_layout
+from .library import direct_call
 from .operator import Operator
 from .tables import kept
 from .window_bias import outside_logits
@@ -81,6 +83,10 @@ def grid_attention(
         >>> grid_attention(query, key, value).shape
         torch.Size([1, 8, 32, 32, 16])
     """
+    options = window_bias, outside_bias, window_size, scale, return_lse
+    found = None if is_compiling() else direct_call('grid_attention', query, key, value, *options)
+    if found is not None:
+        return found
     query, key, value = check_operands(query, key, value, axes=(2, 3))
     check_positions('query', query)
     if key.shape != query.shape:

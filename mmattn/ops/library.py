@@ -2,7 +2,10 @@
 
 import os
 import warnings
+from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 
@@ -34,6 +37,16 @@ def _load() -> tuple[str | None, str | None]:  # file of the kernels; reason if 
 
 
 FILE, UNAVAILABLE_REASON = _load()
+
+
+def _declined(*_: Any) -> None:
+    """Stand for :func:`direct_call` without native code."""
+
+
+# direct_call(name, *arguments) calls a public function in native code, with the arguments in the order of its operator,
+# `outside_bias` as it is given. It returns None where Python must check the call, and prepare it: if an argument is
+# wrong, or of a rare type. Compilers cannot trace it.
+direct_call: Callable[..., Any] = _declined if UNAVAILABLE_REASON else import_module('mmattn._C').direct_call
 
 
 def has_kernel(name: str, device: str = 'cpu') -> bool:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from mmattn.utils.checks import check_count
 
@@ -21,6 +22,7 @@ from .arguments import (
 )
 from .dtypes import accumulator
 from .flops import attention_flops
+from .library import direct_call
 from .neighbourhood import Offsets, Unfolded, softmax, softmax_backward
 from .operator import Operator
 from .tables import kept
@@ -105,6 +107,10 @@ def local_attention(
         >>> (share * near.flatten(2, 3) + (1 - share) * far).unflatten(2, (32, 32)).shape
         torch.Size([1, 8, 32, 32, 16])
     """
+    options = window_bias, key_mask, kernel_size, dilation, scale, iterations, return_lse
+    found = None if is_compiling() else direct_call('local_attention', query, key, value, *options)
+    if found is not None:
+        return found
     if (query is None) != (key is None):
         raise ValueError(f'query and key must be given together; {"query" if query is None else "key"} is missing')
     if query is None and window_bias is None:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 from torch.nn import functional as F
 
 from mmattn.utils.checks import check_choice
@@ -31,6 +32,7 @@ from .chunks import chunk_bytes, chunks
 from .dtypes import accumulator
 from .flops import attention_flops
 from .layouts import empty_outputs, match_layout
+from .library import direct_call
 from .operator import Operator
 from .patterns import PATTERNS, as_step, check_step, offset_ranges, reaches
 from .table_attention import attend, attend_backward, close_table, log_sum_exp, pad, padded_keys, sdpa, sdpa_backward
@@ -97,6 +99,10 @@ def strided_attention(
         >>> strided_attention(query, key, value, pattern='block', step=(4, 8, 8)).shape
         torch.Size([1, 2, 4, 32, 32, 16])
     """
+    options = offset_bias, step, pattern, scale, return_lse
+    found = None if is_compiling() else direct_call('strided_attention', query, key, value, *options)
+    if found is not None:
+        return found
     query, key, value = check_operands(query, key, value, axes=(1, 3))
     check_choice('pattern', pattern, PATTERNS)
     check_positions('query', query)

@@ -11,11 +11,12 @@ from mmattn.ops import dispatch
 
 from . import literal, zscored
 from .literal import QKV, randn
+from .test_direct_call import in_python
 
 MAP = randn(1, 1, 2, 3, 4)
 SEQUENCE, VOLUME = randn(1, 2, 12, 3), randn(1, 2, 2, 3, 2, 3)
 MASK = torch.ones(1, 3, 4, dtype=torch.bool)
-LENGTHS = ['3', '31', (3, 3, 3), (3,), 0, -1, 1.0, True, (3, '3'), (3, 0)]
+LENGTHS = ['3', '31', (3, 3, 3), (3,), 0, -1, 1.0, True, (3, '3'), (3, 0), (3, True)]
 COUNTS = [0, -1, 1.0, '1', True, None]
 SCALES = [math.nan, math.inf, -math.inf, 10**400, '1', (1.0,), True, torch.tensor(1.0)]  # a tensor got no gradient
 NUMBERS = [math.nan, math.inf, 10**400, '0', None]
@@ -166,8 +167,11 @@ def test_the_size_of_a_map_is_checked(size):
             call(size)
 
 
+@pytest.mark.parametrize('in_native_code', [True, False])
 @pytest.mark.parametrize('operator', FITS)
-def test_the_error_names_the_argument(operator):
+def test_the_error_names_the_argument(operator, in_native_code, monkeypatch):
+    if not in_native_code:
+        in_python(monkeypatch)
     tensors, settings = FITS[operator]
     call = partial(zscored.operator(operator) if operator != 'window_zscore' else ops.window_zscore)
     call(**tensors, **settings)  # the call that the changes spoil

@@ -1,5 +1,5 @@
-// Checks that the arguments of a call fit together, so that kernels need none. ../*.py check the arguments of the
-// public functions before, with messages for users; torch.ops.mmattn.* can be called without these.
+// Checks that the arguments of a call fit together, so that kernels need none: those of public functions, for which
+// ../*.py has other messages, and of torch.ops.mmattn.*, which can be called without these.
 #pragma once
 
 #include <algorithm>

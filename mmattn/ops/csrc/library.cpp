@@ -1,6 +1,5 @@
 // Functions that report or set properties of the library. It uses plain ATen, not torch's stable ABI, which has
 // at::parallel_for only since torch 2.10, while mmattn supports torch since 2.4.
-#include <Python.h>
 #include <torch/library.h>
 #include <torch/version.h>
 
@@ -10,10 +9,4 @@ TORCH_LIBRARY_FRAGMENT(mmattn_native, m) {
   m.def("cpu_capability() -> str", [] { return std::string(mmattn::cpu_capability().name); });
   m.def("set_cpu_capability(str most) -> ()", mmattn::set_cpu_capability);
   m.def("torch_version() -> str", [] { return std::string(TORCH_VERSION); });
-}
-
-// An empty module for `import mmattn._C`, as by tools that import every module. The import registers the operators.
-PyMODINIT_FUNC PyInit__C() {
-  static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_C", nullptr, -1, nullptr};
-  return PyModule_Create(&module);
 }
