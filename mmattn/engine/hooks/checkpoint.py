@@ -321,7 +321,8 @@ def latest_checkpoint(work_dir: str | Path, filename_tmpl: str = 'iter_{}.pth') 
     """Find the checkpoint to resume from.
 
     This is the checkpoint that ``last_checkpoint`` names, first in ``work_dir``, which may be a copy. If it is missing
-    or truncated, the newest complete checkpoint in its folder or in ``work_dir`` is used.
+    or truncated, the complete checkpoint of the latest iteration in ``work_dir`` or in its folder is used. Its time says
+    nothing: ``cp -r`` sets that of copies.
 
     Args:
         work_dir (str or Path): the folder with the file ``last_checkpoint``.
@@ -340,16 +341,16 @@ def latest_checkpoint(work_dir: str | Path, filename_tmpl: str = 'iter_{}.pth') 
     for path in (Path(work_dir, Path(named).name), Path(named)) if named else ():
         if path.exists() and _is_complete(path):
             return str(path)
-    folders = {Path(work_dir), Path(named).parent if named else Path(work_dir)}
+    folders = dict.fromkeys((Path(work_dir), Path(named).parent if named else Path(work_dir)))
     paths = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
     pattern = _name_pattern(filename_tmpl)
     checkpoints = [path for path in paths if re.fullmatch(pattern, path.name)]
     complete = [path for path in checkpoints if _is_complete(path)]
     reason = f'{pointer} names {f"{named}, which is missing or truncated" if named else "no checkpoint"}'
     if complete:
-        newest = max(complete, key=lambda path: path.stat().st_mtime_ns)
-        print_log(f'{reason}: resuming from {newest}, the newest complete checkpoint', 'current', logging.WARNING)
-        return str(newest)
+        latest = max(complete, key=lambda path: [int(number) for number in re.findall(r'\d+', path.name)])
+        print_log(f'{reason}: resuming from {latest}, the latest complete checkpoint', 'current', logging.WARNING)
+        return str(latest)
     if checkpoints or named:
         raise FileNotFoundError(f'{reason}, and there is no complete checkpoint to resume from')
     return None

@@ -35,10 +35,10 @@ def left(folder):
     ('named', 'expected'),
     [
         ('iter_2.pth', 'iter_2.pth'),
-        ('iter_8.pth', 'iter_4.pth'),  # gone
-        ('iter_6.pth', 'iter_4.pth'),  # truncated
-        ('', 'iter_4.pth'),
-        (None, 'iter_4.pth'),
+        ('iter_8.pth', 'iter_10.pth'),  # gone
+        ('iter_6.pth', 'iter_10.pth'),  # truncated
+        ('', 'iter_10.pth'),
+        (None, 'iter_10.pth'),
         ('../old/iter_10.pth', 'iter_10.pth'),  # of a work dir that was copied
     ],
 )
