@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,20 @@ def java_command(jar: str) -> list[str]:
     if not path.is_file():
         raise FileNotFoundError(f'{path}: no such file; reinstall pycocoevalcap')
     return [java, '-cp', str(path)]
+
+
+@contextmanager
+def english_java() -> Iterator[None]:
+    """Start Java programs in English: METEOR writes numbers in the user's language, perhaps with a decimal comma."""
+    options = os.environ.get('JAVA_TOOL_OPTIONS')
+    english = '-Duser.language=en -Duser.language.format=en'
+    os.environ['JAVA_TOOL_OPTIONS'] = english if options is None else f'{options} {english}'
+    try:
+        yield
+    finally:
+        del os.environ['JAVA_TOOL_OPTIONS']
+        if options is not None:
+            os.environ['JAVA_TOOL_OPTIONS'] = options
 
 
 def ptb_words(texts: Sequence[str]) -> list[list[str]]:
@@ -151,7 +167,8 @@ def meteor(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> tu
     the program fails. For a missing program, see :func:`java_command`.
     """
     java_command('meteor/meteor-1.5.jar')
-    scorer = import_optional('pycocoevalcap.meteor.meteor').Meteor()
+    with english_java():
+        scorer = import_optional('pycocoevalcap.meteor.meteor').Meteor()
     try:
         return scorer.compute_score(
             {i: [text.replace('|||', ' ') for text in captions] for i, captions in enumerate(references)},
@@ -186,7 +203,10 @@ def spice(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> lis
     """
     check_spice()
     scorer = import_optional('pycocoevalcap.spice.spice').Spice()
-    _, scores = scorer.compute_score(dict(enumerate(map(list, references))), {i: [x] for i, x in enumerate(hypotheses)})
+    with english_java():
+        _, scores = scorer.compute_score(
+            dict(enumerate(map(list, references))), {i: [x] for i, x in enumerate(hypotheses)}
+        )
     return [score['All']['f'] for score in scores]
 
 

@@ -144,8 +144,10 @@ def test_our_own_words(text, words):
 
 @requires('java')
 @pytest.mark.slow
-def test_meteor():
-    """By METEOR's own program; its separator may be in a caption."""
+@pytest.mark.parametrize('language', ['en', 'de'])
+def test_meteor(monkeypatch, language):
+    """By METEOR's own program, also where numbers have a comma; its separator may be in a caption."""
+    monkeypatch.setenv('JAVA_TOOL_OPTIONS', f'-Duser.language={language} -Duser.language.format={language}')
     hypotheses = [*HYPOTHESES, '', 'a ||| b', 'a man is riding a horse']
     references = [*REFERENCES, ['a cat'], ['a b', 'b a'], ['a man rides a ||| horse', 'someone on horseback']]
     each = [0.3899751238, 0.4870450256, 0.4522316327, 0.0, 1.0, 0.4398732861]
