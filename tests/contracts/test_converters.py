@@ -279,7 +279,7 @@ def test_an_interrupted_store_continues(case, run, expected, monkeypatch):
 
 @each()
 def test_a_killed_run_is_repeated(case, run, expected, monkeypatch):
-    """As the out-of-memory killer ends it: no output has its name, and the same command succeeds."""
+    """As the out-of-memory killer ends it: no output has its name, the same command succeeds, and nothing is left."""
     pid = os.fork()
     if not pid:
         with counted(run.root, monkeypatch, lambda: os.kill(os.getpid(), signal.SIGKILL), expected[1] // 2):
@@ -290,3 +290,4 @@ def test_a_killed_run_is_repeated(case, run, expected, monkeypatch):
     assert there == {*run.before}
     assert run()[0] == 0
     assert expected[0].items() <= run.content().items()
+    assert not [name for name in run.content() if '.part-' in name]

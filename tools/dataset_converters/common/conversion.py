@@ -1,14 +1,17 @@
 """A converter as a command: its faults, threads, and the folders that it reads and writes."""
 
 import argparse
+import fcntl
+import glob
 import os
 import shlex
+import shutil
 import signal
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial, wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +25,7 @@ from mmattn.utils.files import atomic_write
 from mmattn.utils.progress import track
 
 MARK = 'converted.txt'  # marks an output of a converter, unlike other data sets
+LOCK = '.lock'  # in the scratch folder of a process, which holds it
 THREADS = min(8, os.cpu_count() or 1)  # each thread holds an image with all its labels
 OutDir = Annotated[Path, 'folder to create']
 Overwrite = Annotated[bool, 'replace an existing output']
@@ -113,7 +117,8 @@ def write_texts(texts: Mapping[Path, str]) -> None:
 def replace_folder(path: str | Path) -> Iterator[Path]:
     """Yield a scratch folder next to ``path``. Its subfolder ``new`` replaces ``path`` when the block ends.
 
-    If the block raises, ``path`` stays as it is. The parent of ``path`` is created.
+    If the block raises, ``path`` stays as it is. The parent of ``path`` is created. Scratch folders that killed
+    processes left are removed.
 
     Example:
         >>> with replace_folder('pictures') as scratch:
@@ -121,7 +126,17 @@ def replace_folder(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=f'{path.name}.part-', dir=path.parent) as folder:
+    for left in path.parent.glob(f'{glob.escape(path.name)}.part-*'):
+        with suppress(OSError), open(left / LOCK) as file:  # an error where a process holds it, or nothing can be held
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left)
+    with (
+        TemporaryDirectory(prefix=f'{path.name}.part-', dir=path.parent) as folder,
+        open(Path(folder, 'new.lock'), 'w') as file,
+    ):
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        os.rename(file.name, Path(folder, LOCK))  # locked before another process can find it
         yield Path(folder)
         old = Path(folder, 'old')
         if path.exists():
