@@ -182,9 +182,11 @@ def _sync_bn_to_bn(cfg: ConfigDict | list | tuple) -> int:
 
 def _environment_from_slurm() -> None:
     if 'MASTER_ADDR' not in os.environ:
-        hosts = subprocess.run(
-            ['scontrol', 'show', 'hostnames', os.environ['SLURM_NODELIST']], capture_output=True, text=True, check=True
-        )
+        command = ['scontrol', 'show', 'hostnames', os.environ['SLURM_NODELIST']]
+        try:
+            hosts = subprocess.run(command, capture_output=True, text=True, check=True)
+        except FileNotFoundError:
+            raise ValueError('MASTER_ADDR must be the address of the first node where there is no scontrol') from None
         os.environ['MASTER_ADDR'] = hosts.stdout.split()[0]
     os.environ.setdefault('MASTER_PORT', '29500')
     os.environ['WORLD_SIZE'] = os.environ['SLURM_NTASKS']

@@ -149,6 +149,7 @@ GIVEN = dict(MASTER_ADDR='here', MASTER_PORT='1')
         ('slurm', SLURM, 90, 'node7 29500 4 3 0'),
         ('slurm', dict(SLURM, **GIVEN), 90, 'here 1 4 3 0'),
         ('slurm', dict(SLURM, SLURM_LOCALID='1'), None, 'node7 29500 4 3 1'),
+        ('slurm', dict(SLURM, PATH=''), None, None),  # a container without scontrol
     ],
 )
 def test_processes_of_a_launcher(monkeypatch, tmp_path, launcher, variables, timeout, expected):
