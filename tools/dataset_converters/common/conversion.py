@@ -127,12 +127,12 @@ def replace_folder(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.glob(f'{glob.escape(path.name)}.part-*'):
-        with suppress(OSError), open(left / LOCK) as file:  # an error where a process holds it, or nothing can be held
+        with suppress(OSError), open(left / LOCK, 'rb') as file:  # an error: it is held, or cannot be
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(left)
     with (
         TemporaryDirectory(prefix=f'{path.name}.part-', dir=path.parent) as folder,
-        open(Path(folder, 'new.lock'), 'w') as file,
+        open(Path(folder, 'new.lock'), 'wb') as file,
     ):
         with suppress(OSError):  # a file system without locks
             fcntl.flock(file, fcntl.LOCK_EX)
