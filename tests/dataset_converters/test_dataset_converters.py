@@ -10,6 +10,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from mmengine.config import Config
 from PIL import Image
 
 from common.face_alignment import fit_similarity
@@ -246,6 +247,18 @@ def test_images_are_divided_by_name(command, photos, out):
     assert content(out) == before
     command(color_labels, *photos, '--overwrite', '--seed', 1)
     assert set(content(out)) != files
+
+
+def test_one_format_may_have_several_suffixes(command, photos, out, tmp_path):
+    """Which mmseg, that reads one, would leave out."""
+    assert command(color_labels, *photos)[0] == 0
+    expected = {name.replace('.JPG', '.jpg') for name in content(out)}
+    for seed, suffix in enumerate(('.jpg', '.jpeg', '.JPEG')):
+        picture = tmp_path / f'images/day {seed % 2}/IMG_{seed}.JPG'
+        picture.rename(picture.with_suffix(suffix))
+    assert command(color_labels, *photos, '--overwrite')[0] == 0
+    assert {*content(out)} == expected
+    assert Config.fromfile(out / 'config.py').train_dataloader.dataset.img_suffix == '.jpg'
 
 
 def test_an_image_may_be_called_as_a_piece_of_another_one(tmp_path):

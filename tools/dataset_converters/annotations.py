@@ -59,6 +59,7 @@ from common.segmentation import (
     config_text,
     copy_image,
     cut_images,
+    formats,
     open_upright,
     save_labels,
 )
@@ -146,7 +147,7 @@ def set_targets(pictures: Mapping[Path, Picture], root: Path) -> None:
 
     All have one suffix, as mmseg reads one: images of several formats become PNG.
     """
-    suffixes = {path.suffix.lower().replace('jpeg', 'jpg').replace('tiff', 'tif') for path in pictures}
+    suffixes = formats(pictures)
     for path, picture in pictures.items():
         folders = path.relative_to(root).parts[:-1]
         folders = [part for part in folders if part != 'images' and not split_named(part)]

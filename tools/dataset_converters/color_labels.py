@@ -6,7 +6,7 @@
 
 Image and mask have the same name, with any suffix, in the same subfolder. Subfolders are kept::
 
-    IMAGES/train/NAME.jpg       OUT/img_dir/train/NAME.jpg      unchanged
+    IMAGES/train/NAME.jpg       OUT/img_dir/train/NAME.jpg      unchanged; .JPG beside .jpg becomes .jpg
     MASKS/train/NAME.bmp        OUT/ann_dir/train/NAME.png      with the palette, 0 is its first class
 
 Images may have any number of channels, of 8 or 16 bits or floats, also as TIFF (which requires tifffile) or
@@ -55,6 +55,7 @@ from common.segmentation import (
     cut_images,
     divide,
     find_pairs,
+    formats,
     label_colours,
     label_folder,
     read_image,
@@ -149,7 +150,8 @@ def main(
         faults = Faults()
         image_paths, mask_paths = find_pairs(images, masks, SUFFIXES, faults)
         suffixes = Counter(path.suffix for path in image_paths.values())
-        if len(suffixes) != 1:
+        named = [*(suffixes if len(suffixes) == 1 else formats(image_paths.values()))]
+        if len(named) != 1:
             kinds = ', '.join(f'{count} {suffix}' for suffix, count in suffixes.items()) or 'none'
             faults.add(images, f'all images must have the same suffix; found {kinds}')
         folders = {name.parts[0] for name in image_paths if name.parent.name}
@@ -163,7 +165,8 @@ def main(
             wrong.check()
             seen[name] = set(np.unique(labels[0]).tolist()) - {IGNORED}
             if not faults:
-                copy_image(image_paths[name], converted / 'img_dir' / image_paths[name].relative_to(images))
+                copied = image_paths[name].relative_to(images).with_suffix(named[0])
+                copy_image(image_paths[name], converted / 'img_dir' / copied)
                 target = converted / 'ann_dir' / name.parent / f'{name.name}.png'
                 save_labels(target, labels[0], classes.of_classes())
 
@@ -176,7 +179,7 @@ def main(
             validation = choose_validation(seen, val_fraction, seed)
             divide(converted, scratch / 'new', validation)
             training = [image_paths[name] for name in names if name not in validation]
-            text = config_text(*suffixes, classes.classes, classes.of_classes(), training, crop)
+            text = config_text(*named, classes.classes, classes.of_classes(), training, crop)
             (scratch / 'new' / 'config.py').write_text(text, encoding='utf-8')
             if crop is not None:
                 cut_images(scratch / 'new', crop)

@@ -88,6 +88,11 @@ def find_pairs(
     return by_name[0], by_name[1]
 
 
+def formats(paths: Iterable[Path]) -> set[str]:
+    """The suffixes of images, .JPG and .jpeg as .jpg."""
+    return {path.suffix.lower().replace('jpeg', 'jpg').replace('tiff', 'tif') for path in paths}
+
+
 def _images_below(folder: Path, suffixes: Collection[str], faults: Faults) -> dict[Path, Path]:
     check_folder(folder)
     images: dict[Path, Path] = {}
