@@ -12,11 +12,13 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
+from mmattn.utils.channels import without_data
 from mmattn.utils.checks import check_fraction
 from mmattn.utils.files import atomic_write, check_path, check_writable
 from mmattn.utils.image_files import check_names
 from mmattn.utils.images import CLASS_INDICES
 
+IGNORED = 255  # the label of pixels without data, if it is no class
 PART = 1 << 20  # pixels that are drawn together
 
 
@@ -80,8 +82,12 @@ class ResultFiles:
                     del file
                 top = end
         palette = np.array(self._meta['palette'], np.uint8)
+        colours = palette.tobytes()
+        if classes <= IGNORED and (without := without_data(path)) is not None:
+            labels[without] = IGNORED
+            colours = colours.ljust(768, b'\0')  # PIL stores labels with the bits of their palette
         index_map = Image.fromarray(labels)
-        index_map.putpalette(palette.tobytes())
+        index_map.putpalette(colours)
         text = PngInfo()
         for key, value in CLASS_INDICES.items():
             text.add_text(key, value)

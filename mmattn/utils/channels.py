@@ -7,16 +7,17 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from .images import decoding, deep_picture_fault, open_header, tiff_bands
+from .images import decoding, deep_picture_fault, open_header, tiff_bands, tiff_tags
 
 TIFF = '.tif', '.tiff'
+GDAL_NODATA = 42113  # the tag of a TIFF that has the number of pixels without data
 
 
 def read_channels(path: str | Path, channels: int | None = None) -> np.ndarray:
     """Read an image as it is stored: ``(H, W, C)``, the channels in the order of the file, the values unchanged.
 
     ``.npy`` has ``(H, W)``, ``(H, W, C)`` or ``(C, H, W)``. TIFF requires the package tifffile, because OpenCV mixes up
-    planes or drops channels. An EXIF orientation is not applied.
+    planes or drops channels. Its pixels :func:`without_data` are 0. An EXIF orientation is not applied.
 
     Args:
         path (str or Path): the file.
@@ -35,6 +36,8 @@ def read_channels(path: str | Path, channels: int | None = None) -> np.ndarray:
                 pixels = np.moveaxis(pixels, 0, -1)
     elif suffix in TIFF:
         pixels = _read_tiff(path)
+        if (without := without_data(path)) is not None:
+            pixels[without] = 0
     else:
         import mmcv  # lazy: attention maps are drawn without it
 
@@ -65,6 +68,22 @@ def _read_tiff(path: str | Path) -> np.ndarray:
     if 'Y' not in axes or 'X' not in axes or len(others) > 1:
         raise ValueError(f'{path}: a TIFF must have height, width and channels; its axes are {axes} of {pixels.shape}')
     return np.moveaxis(pixels, axes.index(others[0]), -1) if others else pixels
+
+
+def without_data(path: str | Path) -> np.ndarray | None:
+    """Mark the pixels of a GeoTIFF that have no data, bool ``(H, W)``, or return None if it does not say so.
+
+    All channels of such a pixel have the number in GDAL's tag.
+    """
+    if Path(path).suffix.lower() not in TIFF:
+        return None
+    with open(path, 'rb') as stream:
+        text = (tiff_tags(stream) or {}).get(GDAL_NODATA)
+    if text is None:
+        return None
+    number = float(text.strip('\0 '))
+    pixels = np.atleast_3d(np.array(Image.open(path)) if is_plain_picture(path) else _read_tiff(path))
+    return (np.isnan(pixels) if np.isnan(number) else pixels == number).all(-1)
 
 
 def is_plain_picture(path: str | Path) -> bool:

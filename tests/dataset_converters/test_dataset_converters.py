@@ -261,6 +261,17 @@ def test_one_format_may_have_several_suffixes(command, photos, out, tmp_path):
     assert Config.fromfile(out / 'config.py').train_dataloader.dataset.img_suffix == '.jpg'
 
 
+def test_pixels_without_data_are_ignored(command, out, tmp_path):
+    image = photo(0, (8, 9))
+    image[2, 3:5] = 200
+    image[6, 0, 1] = 200  # one channel
+    save(tmp_path / 'images/a.tif', image, tiffinfo={42113: '200'})
+    save(tmp_path / 'masks/a.png', np.zeros((8, 9), np.uint8))
+    folders = '--images', tmp_path / 'images', '--masks', tmp_path / 'masks'
+    assert command(color_labels, *folders, '--palette', 'a:0,0,0')[0] == 0
+    assert np.argwhere(np.array(Image.open(out / 'ann_dir/a.png')) == 255).tolist() == [[2, 3], [2, 4]]
+
+
 def test_an_image_may_be_called_as_a_piece_of_another_one(tmp_path):
     for value, name in enumerate(('a', 'a_0_0', 'a_0_0_0_0')):
         for folder, shape in ('img_dir', (6, 5, 3)), ('ann_dir', (6, 5)):

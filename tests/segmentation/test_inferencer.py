@@ -322,8 +322,12 @@ def test_kinds_of_pixels(inferencer, folder, tmp_path):
     black = Image.fromarray(255 - grey)
     Image.merge('CMYK', [Image.new('L', (56, 40))] * 3 + [black]).save(folder / 'ink.TIF')
     Image.fromarray(grey).save(folder / 'lossless.webp', lossless=True)
+    Image.fromarray(grey).save(folder / 'map.tif', tiffinfo={42113: '300'})  # GDAL's number of pixels without data
+    Image.fromarray(grey).save(folder / 'part.tif', tiffinfo={42113: str(grey[5, 7])})
     found = {path.stem: np.array(Image.open(path)) for path in inferencer(folder, tmp_path / 'out')}
-    assert set(found) == {'grey', 'deep', 'palette', 'alpha', 'ink', 'lossless'}
+    assert set(found) == {'grey', 'deep', 'palette', 'alpha', 'ink', 'lossless', 'map', 'part'}
+    part = found.pop('part')
+    np.testing.assert_array_equal(part, np.where(grey == grey[5, 7], 255, found['grey']))
     for labels in found.values():
         np.testing.assert_array_equal(labels, found['grey'])
 

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from common.channel_statistics import measure_channels
-from mmattn.utils.channels import as_picture, is_plain_picture, loaded_picture, read_channels
+from mmattn.utils.channels import as_picture, is_plain_picture, loaded_picture, read_channels, without_data
 from mmattn.utils.faults import FaultsError
 
 from ..requirements import requires
@@ -44,6 +44,7 @@ def test_the_axes_of_a_tiff_are_those_that_it_names(tmp_path, monkeypatch, axes,
     series = [SimpleNamespace(axes=axes, asarray=lambda: stored), SimpleNamespace(axes='YX', asarray=lambda: stored[0])]
     package = SimpleNamespace(TiffFile=lambda path: nullcontext(SimpleNamespace(series=series)))
     monkeypatch.setitem(sys.modules, 'tifffile', package)
+    (tmp_path / 'a.tif').touch()
     if order is None:
         with pytest.raises(ValueError, match=rf'a\.tif: .* {axes} of \({shape[0]}, '):
             read_channels(tmp_path / 'a.tif')
@@ -95,6 +96,39 @@ def test_channels_and_values_are_those_of_the_file(tmp_path, name, write, number
         assert found.dtype == dtype
         np.testing.assert_array_equal(found, pixels)
         assert is_plain_picture(path) == (write is write_png and dtype == np.uint8)
+
+
+@pytest.mark.parametrize(
+    ('mode', 'number', 'written'),
+    [
+        ('RGB', 7, '7'),
+        ('L', 0, '0 '),
+        ('F', -9999.0, '-9999'),
+        ('F', np.nan, 'nan'),
+        ('F', -3.4028235e38, '-3.4028234663852886e+38'),
+    ],
+)
+def test_pixels_of_a_geotiff_without_data(tmp_path, monkeypatch, mode, number, written):
+    """They are marked, and 0 as channels, and no part of the statistics."""
+    series = SimpleNamespace(axes='YXS' if mode == 'RGB' else 'YX')
+    series.asarray = lambda: np.array(Image.open(tmp_path / 'a.tif'))
+    package = SimpleNamespace(TiffFile=lambda path: nullcontext(SimpleNamespace(series=[series])))
+    monkeypatch.setitem(sys.modules, 'tifffile', package)
+    pixels = np.full((5, 6, *[3] * (mode == 'RGB')), 9, np.float32 if mode == 'F' else np.uint8)
+    pixels[1, 2:4] = number
+    pixels[3, 3, ...] = 11
+    if mode == 'RGB':
+        pixels[4, 4, 0] = number  # one channel of three
+    Image.fromarray(pixels).save(tmp_path / 'a.tif')
+    assert without_data(tmp_path / 'a.tif') is None
+    Image.fromarray(pixels).save(tmp_path / 'a.tif', tiffinfo={42113: written})
+    assert np.argwhere(without_data(tmp_path / 'a.tif')).tolist() == [[1, 2], [1, 3]]
+    read = read_channels(tmp_path / 'a.tif')
+    assert read[1, 2:4].tolist() == np.zeros((2, read.shape[2])).tolist()
+    mean, deviation = measure_channels([tmp_path / 'a.tif'])
+    counted = pixels.reshape(30, -1)[np.r_[:8, 10:30]].astype(float)
+    assert mean == pytest.approx(counted.mean(0), rel=1e-5)
+    assert deviation == pytest.approx(counted.std(0), rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ from common.segmentation import (
     open_upright,
     save_labels,
 )
-from mmattn.utils.channels import is_plain_picture
+from mmattn.utils.channels import is_plain_picture, without_data
 from mmattn.utils.command import run
 from mmattn.utils.faults import FaultsError, shorten
 
@@ -211,9 +211,11 @@ def write_segmentation(
     def convert_picture(path: Path) -> None:
         picture = pictures[path]
         labels = paint(picture, classes)
+        if (without := without_data(path)) is not None:
+            labels[without] = IGNORED
         write_image(path, new / 'img_dir' / picture.target)
         save_labels(new / 'ann_dir' / picture.target.with_suffix('.png'), labels, palette)
-        present, pixels = np.unique(labels, return_counts=True)
+        present, pixels = np.unique(labels[labels != IGNORED], return_counts=True)
         counts[picture.split].update(dict(zip([classes[label] for label in present], pixels.tolist())))
 
     convert_all([*pictures], convert_picture).check()

@@ -11,6 +11,7 @@ Image and mask have the same name, with any suffix, in the same subfolder. Subfo
 
 Images may have any number of channels, of 8 or 16 bits or floats, also as TIFF (which requires tifffile) or
 ``.npy``. If one is not 8-bit grey or RGB, the config loads all channels, with their measured mean and deviation.
+Pixels that a GeoTIFF says to have no data become label 255, which training ignores.
 
 For binary masks of 0 and 255, in grey or RGB, use the palette ``background:0,0,0 building:255,255,255``.
 
@@ -62,6 +63,7 @@ from common.segmentation import (
     read_together,
     save_labels,
 )
+from mmattn.utils.channels import without_data
 from mmattn.utils.command import run
 from mmattn.utils.faults import Faults, FaultsError, shorten
 
@@ -163,6 +165,8 @@ def main(
         def convert_pair(name: Path) -> None:
             _, labels, wrong = read_together(image_paths[name], [mask_paths[name]], read)
             wrong.check()
+            if (without := without_data(image_paths[name])) is not None:
+                labels[0][without] = IGNORED
             seen[name] = set(np.unique(labels[0]).tolist()) - {IGNORED}
             if not faults:
                 copied = image_paths[name].relative_to(images).with_suffix(named[0])

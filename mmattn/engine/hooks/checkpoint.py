@@ -321,8 +321,8 @@ def latest_checkpoint(work_dir: str | Path, filename_tmpl: str = 'iter_{}.pth') 
     """Find the checkpoint to resume from.
 
     This is the checkpoint that ``last_checkpoint`` names, first in ``work_dir``, which may be a copy. If it is missing
-    or truncated, the complete checkpoint of the latest iteration in ``work_dir`` or in its folder is used. Its time says
-    nothing: ``cp -r`` sets that of copies.
+    or truncated, the complete checkpoint of the latest iteration in ``work_dir`` or in its folder is used. The time of
+    a file says nothing: ``cp -r`` sets that of copies.
 
     Args:
         work_dir (str or Path): the folder with the file ``last_checkpoint``.

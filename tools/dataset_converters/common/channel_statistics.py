@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mmattn.utils.channels import read_channels
+from mmattn.utils.channels import read_channels, without_data
 
 
 class Statistics(NamedTuple):
@@ -17,7 +17,7 @@ class Statistics(NamedTuple):
 
 
 def measure_channels(paths: Iterable[str | Path]) -> Statistics:
-    """Measure mean and standard deviation of each channel over all pixels of images.
+    """Measure mean and standard deviation of each channel over all pixels of images that have data.
 
     Raises:
         ValueError: an image has another number of channels than the first one.
@@ -28,9 +28,11 @@ def measure_channels(paths: Iterable[str | Path]) -> Statistics:
     for path in paths:
         pixels = read_channels(path, channels).astype(np.float64)
         channels = pixels.shape[2]
-        count += pixels.shape[0] * pixels.shape[1]
-        sums = sums + pixels.sum((0, 1))
-        squares = squares + (pixels**2).sum((0, 1))
+        without = without_data(path)
+        pixels = pixels.reshape(-1, channels) if without is None else pixels[~without]
+        count += len(pixels)
+        sums = sums + pixels.sum(0)
+        squares = squares + (pixels**2).sum(0)
     mean = sums / count
     std = np.sqrt(np.maximum(squares / count - mean**2, 0))
     std[std < 1e-6 * np.maximum(np.abs(mean), 1e-6)] = 1.0  # a constant channel
