@@ -9,6 +9,7 @@ import os
 import re
 import traceback
 from argparse import ArgumentParser, Namespace
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import KW_ONLY, dataclass
@@ -30,6 +31,7 @@ from mmattn.utils.files import check_not_input, check_writable, config_files, ho
 
 SUFFIXES = ('.py', '.json', '.yaml', '.yml')
 OUTPUTS = 'output_dir', 'outfile_prefix'  # of metrics: what they write
+SPACE = '\x1f'  # stands for one while mmengine reads an option
 LAUNCHERS = {  # by name: an environment variable that it sets, and the command that starts it
     'pytorch': ('RANK', 'torchrun, or bash tools/dist_train.sh CONFIG GPUS,'),
     'slurm': ('SLURM_PROCID', 'srun, or bash tools/slurm_train.sh PARTITION JOB_NAME CONFIG,'),
@@ -38,26 +40,37 @@ LAUNCHERS = {  # by name: an environment variable that it sets, and the command 
 
 
 class _OptionsAction(DictAction):
-    """mmengine's ``DictAction``. It keeps quoted digits as text, and an option without a value is a usage error."""
+    """mmengine's ``DictAction``. It keeps quoted text and spaces, and an option without a value is a usage error."""
 
     def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: Any = None) -> None:
         without = [value for value in values if '=' not in value]
         if without:
             parser.error(f'--cfg-options must be key=value …; got {without[0]}')
+        # mmengine removes spaces, which may be part of a name; a separator is as good for numbers
+        kept = [re.sub(r'(?<=[^\s=,[\](){}]) (?=[^\s,[\](){}])', SPACE, value) for value in values]
         try:
-            super().__call__(parser, namespace, values, option_string)
+            super().__call__(parser, namespace, kept, option_string)
         except RecursionError:  # of a list with text in parentheses or braces
             parser.error(
                 f'--cfg-options sets no list of dicts; got {" ".join(values)}: set it in a config, with _base_'
             )
+        options = getattr(namespace, self.dest)
+        for key, value in options.items():
+            options[key] = _with_spaces(value)
         for value in values:  # terms='0110' is no number, and mmengine ignores quotes
-            if quoted := re.fullmatch(r"""([^=]+)=(['"])(\d+)\2""", value):
-                getattr(namespace, self.dest)[quoted[1]] = quoted[3]
+            if quoted := re.fullmatch(r"""([^=]+)=(['"])([^'"[(].*)\2""", value):
+                options[quoted[1]] = quoted[3]
+
+
+def _with_spaces(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return type(value)(map(_with_spaces, value))
+    return value.replace(SPACE, ' ') if isinstance(value, str) else value
 
 
 CFG_OPTIONS = (
-    'override settings of the config: key=value …; write a list as key="[a,b]" or key=a,b, without spaces; text of '
-    'digits as key="\'0110\'"'
+    'override settings of the config: key=value …; write a list as key="[a,b]" or key=a,b, and text of digits as '
+    'key="\'0110\'"'
 )
 DEVICE = 'such as cpu or cuda:1; default: a GPU if one is available'
 AMP = 'use mixed precision: float16 on a GPU; bfloat16 on a CPU, which must have AVX-512 BF16, AMX or ARM BF16'
@@ -344,6 +357,10 @@ def _fault(path: Path, error: Exception) -> str:
     ran = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).resolve() in files]
     line = ran[-1].lineno if ran else getattr(error, 'lineno', None)
     where = ran[-1].filename if ran else next((file for file in files if not _parses(file)), path)
+    if isinstance(error, SyntaxError) and error.filename and os.path.isfile(error.filename):  # in custom_imports
+        where, line = error.filename, error.lineno
+    if Path(where).read_bytes().startswith(BOM_UTF8):
+        return f'{where}: begins with a byte-order mark (U+FEFF); save it as UTF-8 without one'
     message = describe(error) if isinstance(error, OSError | KeyError) else getattr(error, 'msg', error)
     return f'{where}{"" if line is None else f", line {line}"}: {type(error).__name__}: {message}'
 

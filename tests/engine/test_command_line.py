@@ -64,10 +64,11 @@ FILES = {  # name: text, and what the error names, if it is one
     'name.py': ('a = 1\nb = c\n', r'/name\.py, line 2: NameError'),
     'child.py': ("_base_ = './broken.py'\n", r'broken\.py, line 3: SyntaxError'),
     'a.json': ('{"a": 1,\n b}', r'/a\.json, line 2: JSONDecodeError'),
-    'mark.py': ('\ufeffa = 1\n', r'mark\.py, line 1.*U\+FEFF'),
+    'mark.py': ('\ufeffa = 1\n', r'mark\.py.*U\+FEFF'),
     'tabs.py': ('if 1:\n\ta = 1\n        b = 2\n', r'tabs\.py.*(Tab|Indentation)'),
     'latin-1.py': ("a = 'ß'\n".encode('latin-1'), r'latin-1\.py.*(utf|UTF|decode)'),
     'imports.py': ("custom_imports = dict(imports=['not_there'], allow_failed_imports=False)", 'not_there'),
+    'own.py': ("custom_imports = dict(imports=['wrong_syntax'])", r'wrong_syntax\.py, line 2: SyntaxError'),
     'shipped.py': ("_base_ = 'mmattn::bi_cc/none.py'", r'none\.py'),
     'cycle.py': ("_base_ = './cycle.py'", r'cycle\.py.*(cycl|recurs|itself)'),
     'twice.py': ("_base_ = ['./helpers.py', './stem.py']", '[Dd]uplicate'),
@@ -88,7 +89,9 @@ OPTIONS = [  # of a shipped config, and what the error names
         *((CONFIG, None, options, names) for options, names in OPTIONS),
     ],
 )
-def test_configs_and_options_that_do_not_fit(tmp_path, name, text, options, names):
+def test_configs_and_options_that_do_not_fit(tmp_path, monkeypatch, name, text, options, names):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / 'wrong_syntax.py').write_text('a = 1\nb = (\n', encoding='utf-8')
     (tmp_path / 'broken.py').write_text('a = 1\n\nb = (\n', encoding='utf-8')
     for helper in ('helpers.py', 'stem.py'):
         (tmp_path / helper).write_text("model = dict(type='X')", encoding='utf-8')
@@ -309,9 +312,20 @@ def test_a_process_waits_for_the_others_before_it_leaves_them(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ('value', 'parsed'), [('0110', 110), ("'0110'", '0110'), ('"0110"', '0110'), ('"[1,2]"', [1, 2])]
+    ('value', 'parsed'),
+    [
+        ('0110', 110),
+        ("'0110'", '0110'),
+        ('"0110"', '0110'),
+        ('"[1,2]"', [1, 2]),
+        ('[1, 2]', [1, 2]),
+        ('my results', 'my results'),
+        ("'1, 2'", '1, 2'),
+        ('[traffic light, traffic sign]', ['traffic light', 'traffic sign']),
+        ('[(a b, True), (c, None)]', [('a b', True), ('c', None)]),
+    ],
 )
-def test_digits_in_quotes_are_text(value, parsed):
+def test_spaces_and_quoted_text_are_kept(value, parsed):
     parser = ArgumentParser()
     command_line.add_config_options(parser)
     assert parser.parse_args(['--cfg-options', f'model.terms={value}']).cfg_options == {'model.terms': parsed}
