@@ -349,6 +349,10 @@ def test_a_published_model_has_weights_and_what_describes_it(tmp_path):
     assert str(published) == str(content)
     done = run_command(tool('misc/publish_model.py', tmp_path / 'iter_7.pth', tmp_path / 'model-v0.3.1'))
     assert re.fullmatch(r'model-v0\.3\.1-[0-9a-f]{8}\.pth', Path(done.stdout.split()[-1]).name)
+    for bare in content['state_dict'], dict(meta=None, state_dict=content['state_dict']):
+        torch.save(bare, tmp_path / 'bare.pth')
+        done = run_command(tool('misc/publish_model.py', tmp_path / 'bare.pth', tmp_path / 'model.pth'))
+        assert str(torch.load(done.stdout.split()[-1])) == str(dict(content, meta={}))
 
 
 @pytest.mark.e2e

@@ -3,7 +3,7 @@
     python tools/misc/publish_model.py IN.pth OUT.pth    # writes OUT-<first 8 digits of its sha256>.pth
 
 Weights and meta information (data set, config, epoch, iteration) are kept; optimizer, schedules, logs and random states
-are removed.
+are removed. A file of weights alone is hashed and named in the same way.
 """
 
 import hashlib
@@ -15,6 +15,7 @@ import torch
 from mmattn.engine import read_checkpoint
 from mmattn.utils.arguments import command
 from mmattn.utils.command import run
+from mmattn.utils.faults import shorten
 from mmattn.utils.files import atomic_write, check_writable
 
 
@@ -22,14 +23,15 @@ def publish(source: Path, target: Path) -> Path:
     """Write the reduced checkpoint to the folder of ``target``. Return its path."""
     check_writable(target.parent)
     checkpoint = read_checkpoint(source)
+    if isinstance(checkpoint, dict) and checkpoint and all(isinstance(x, torch.Tensor) for x in checkpoint.values()):
+        checkpoint = dict(state_dict=checkpoint)
     if not isinstance(checkpoint, dict) or 'state_dict' not in checkpoint:
-        content = sorted(map(str, checkpoint)) if isinstance(checkpoint, dict) else f'a {type(checkpoint).__name__}'
-        raise ValueError(f"{source} has no 'state_dict'; it contains {content}")
-    meta = {
-        key: checkpoint.get('meta', {})[key]
-        for key in ('dataset_meta', 'cfg', 'epoch', 'iter')
-        if key in checkpoint.get('meta', {})
-    }
+        content = (
+            shorten(map(str, checkpoint), 5) if isinstance(checkpoint, dict) else [f'a {type(checkpoint).__name__}']
+        )
+        raise ValueError(f"{source} has no 'state_dict'; it contains {', '.join(content)}")
+    given = checkpoint.get('meta') or {}
+    meta = {key: given[key] for key in ('dataset_meta', 'cfg', 'epoch', 'iter') if key in given}
     content = io.BytesIO()
     torch.save(dict(meta=meta, state_dict=checkpoint['state_dict']), content)
     digest = hashlib.sha256(content.getbuffer()).hexdigest()
