@@ -57,6 +57,15 @@ def test_what_is_requested(launch, script, settings, tasks, on_a_node):
 
 
 @pytest.mark.parametrize('script', ARGUMENTS)
+@pytest.mark.parametrize('name', ['GPUS', 'GPUS_PER_NODE', 'CPUS_PER_TASK'])
+def test_what_is_no_number_is_named(launch, script, name):
+    done = launch(script, 'part', 'job', *ARGUMENTS[script], **{name: 'abc'})
+    assert done.returncode == 2
+    assert f'{name} ' in done.stderr
+    assert 'abc' in done.stderr
+
+
+@pytest.mark.parametrize('script', ARGUMENTS)
 def test_a_missing_file_is_an_error_before_the_job_waits(launch, script, tmp_path):
     files = [tmp_path / name for name in ARGUMENTS[script]]
     for missing in files:

@@ -16,6 +16,9 @@ for file in "${@:3:required-2}"; do # here rather than when the job starts, whic
         echo "${0##*/}: its folder is not on this machine, either; the nodes of the job must have it" >&2
     fi
 done
+for name in GPUS GPUS_PER_NODE CPUS_PER_TASK; do
+    case ${!name-} in *[!0-9]*) echo "${0##*/}: error: $name must be a number; got ${!name}" >&2; exit 2 ;; esac
+done
 gpus=${GPUS:-4}
 gpus_per_node=${GPUS_PER_NODE:-$((gpus < 4 ? gpus : 4))}
 placement=(--ntasks="$gpus" --cpus-per-task="${CPUS_PER_TASK:-5}")
