@@ -15,8 +15,10 @@ from .cpu import prepare_cpu_amp
 AMP = {  # by name: the mixed-precision form of an optimizer wrapper
     'OptimWrapper': 'AmpOptimWrapper',
     'AmpOptimWrapper': 'AmpOptimWrapper',
+    'CPUAmpOptimWrapper': 'AmpOptimWrapper',  # in what a run on a CPU has written
     'TokenOptimWrapper': 'mmattn.AmpTokenOptimWrapper',
     'AmpTokenOptimWrapper': 'mmattn.AmpTokenOptimWrapper',
+    'CPUAmpTokenOptimWrapper': 'mmattn.AmpTokenOptimWrapper',
 }
 
 

@@ -15,6 +15,8 @@ from mmattn.engine import enable_amp, enable_test_amp, inference_precision
         (dict(), 'AmpOptimWrapper'),
         (dict(type=OptimWrapper), 'AmpOptimWrapper'),
         (dict(type='mmengine.OptimWrapper'), 'AmpOptimWrapper'),
+        (dict(type='mmattn.CPUAmpOptimWrapper'), 'AmpOptimWrapper'),  # as a run on a CPU has written it
+        (dict(type='mmattn.CPUAmpTokenOptimWrapper'), 'mmattn.AmpTokenOptimWrapper'),
         (dict(type='mmattn.TokenOptimWrapper'), 'mmattn.AmpTokenOptimWrapper'),
         (dict(type='mmattn.AmpTokenOptimWrapper', loss_scale=512.0), 'mmattn.AmpTokenOptimWrapper'),
     ],
