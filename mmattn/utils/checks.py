@@ -64,3 +64,5 @@ def check_map(layer: object, x: Any, channels: int) -> None:
     if x.dim() != 4 or x.shape[1] != channels:
         hint = '; for one map, x[None]' if x.dim() == 3 and len(x) == channels else ''
         raise ValueError(f'{type(layer).__name__} takes x of shape (B, {channels}, H, W); got {tuple(x.shape)}{hint}')
+    if not x.is_floating_point() or 0 in x.shape[2:]:
+        raise ValueError(f'{type(layer).__name__} takes x of floats with positions; got {x.dtype} {tuple(x.shape)}')

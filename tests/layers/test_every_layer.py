@@ -283,3 +283,7 @@ def test_an_input_without_a_batch_or_with_other_channels_is_named(name):
     for wrong in (shape[1:], tuple(other), (1, *shape)):
         with pytest.raises(ValueError, match=rf'8.*{re.escape(str(tuple(wrong)))}'):
             layer(torch.zeros(wrong))
+    if shape is MAP:
+        for wrong in torch.zeros(shape, dtype=torch.int64), torch.zeros(1, 8, 0, 5):
+            with pytest.raises(ValueError, match=re.escape(f'{wrong.dtype} {tuple(wrong.shape)}')):
+                layer(wrong)
