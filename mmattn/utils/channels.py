@@ -78,7 +78,8 @@ def without_data(path: str | Path) -> np.ndarray | None:
     if Path(path).suffix.lower() not in TIFF:
         return None
     with open(path, 'rb') as stream:
-        text = (tiff_tags(stream) or {}).get(GDAL_NODATA)
+        tags = tiff_tags(stream)
+    text = None if tags is None else tags.get(GDAL_NODATA)
     if text is None:
         return None
     number = float(text.strip('\0 '))
