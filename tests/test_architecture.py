@@ -62,7 +62,7 @@ ROOMS = {
     'tests/language/text': 500,
     'tests/language/translation': 800,
     'tests/language/vqa': 1500,
-    'tests/layers': 2300,
+    'tests/layers': 2400,
     'tests/mutations': 400,
     'tests/ops': 4600,
     'tests/reproduction': 2100,

@@ -10,6 +10,7 @@ from mmattn.ops import grid_attention
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_map
 
+from .channels_last import compute_channels_last
 from .positions import PositionOptions, Positions, content_scale
 
 
@@ -79,6 +80,9 @@ class BilateralCrissCrossAttention(Positions, nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Attend along the row and the column of each position, from float ``(B, C, H, W)`` to ``(B, C, H, W)``."""
         check_map(self, x, self.in_channels)
+        return compute_channels_last(self._attend, x)
+
+    def _attend(self, x: Tensor) -> Tensor:
         y = grid_attention(**self.operands(x))
         return x + self.gamma(y.squeeze(1).movedim(-1, 1)).to(x.dtype)  # x first: the sum has the strides of x
 

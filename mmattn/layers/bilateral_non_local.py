@@ -8,6 +8,7 @@ from mmattn.ops import global_attention
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_map
 
+from .channels_last import compute_channels_last
 from .positions import PositionOptions, Positions, content_scale
 
 
@@ -112,6 +113,9 @@ class BilateralNonLocal2d(Positions, NonLocal2d):
         check_map(self, x, self.in_channels)
         if self.mode != 'embedded_gaussian':
             return super().forward(x)
+        return compute_channels_last(self._attend, x)
+
+    def _attend(self, x: Tensor) -> Tensor:
         y = global_attention(**self.operands(x))
         return x + self.conv_out(y.squeeze(1).movedim(-1, 1))
 

@@ -5,6 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from mmattn.layers import BilateralCrissCrossAttention
+from mmattn.layers.channels_last import compute_channels_last
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count
 
@@ -40,6 +41,9 @@ class BiCCHead(AttentionHead):
 
     def attend(self, x: Tensor) -> Tensor:
         """Apply the layer ``recurrence`` times."""
+        return compute_channels_last(self._recur, x)
+
+    def _recur(self, x: Tensor) -> Tensor:
         for _ in range(self.recurrence):
             x = self.cca(x)
         return x

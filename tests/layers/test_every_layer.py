@@ -218,6 +218,26 @@ def test_layers(name):
         compare(dict(options, type=f'mmattn.{name}'), inputs, call)
 
 
+@pytest.mark.parametrize('name', ['BilateralNonLocal2d', 'BilateralCrissCrossAttention', 'BiCCHead'])
+def test_either_layout_is_computed_channels_last_and_stays(name):
+    """Values and gradients do not depend on it; what comes back has the strides of the map, or of its gradient."""
+    module = fresh(dict(HEADS[name] if name in HEADS else LAYERS[name][0], type=f'mmattn.{name}'))
+    layer = module.attend if name in HEADS else module
+    layouts = []
+    for part in (module.cca, *module.cca.children()) if name in HEADS else module.children():
+        part.register_forward_pre_hook(lambda part, args: layouts.append(args[0].stride(1) == 1))
+    generator = torch.Generator().manual_seed(2)
+    first, results = torch.randn(MAP, generator=generator), []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        x = first.clone(memory_format=layout).requires_grad_()
+        y = layer(x)
+        grads = torch.autograd.grad(y.square().sum(), [x, *module.parameters()], allow_unused=True)
+        assert y.stride() == grads[0].stride() == x.stride()
+        results.append([y, *(grad for grad in grads if grad is not None)])
+    assert {*layouts} == {True}
+    torch.testing.assert_close(*results)
+
+
 @pytest.mark.parametrize('name', HEADS)
 def test_heads(name):
     init_default_scope('mmseg')  # of the losses of mmseg
