@@ -47,7 +47,7 @@ ROOMS = {
     'tests/check': 1100,
     'tests/contracts': 1500,
     'tests/dataset_converters': 4000,
-    'tests/deployment': 800,
+    'tests/deployment': 900,
     'tests/detection': 200,
     'tests/engine': 3500,
     'tests/frozen': 800,

@@ -1,4 +1,4 @@
-"""``torch.export`` of a network, and ONNX files, in which compositions replace the operators."""
+"""``torch.export`` of a network, and ONNX files."""
 
 import json
 from importlib.util import find_spec
@@ -10,7 +10,6 @@ from torch import nn
 from torch.export import Dim, ExportedProgram
 
 from mmattn._compat import resize_without_warning
-from mmattn.ops.export import COMPOSITIONS
 from mmattn.utils.files import atomic_write
 
 from .metadata import KEY
@@ -71,7 +70,7 @@ def export_network(network: nn.Module, input_size: tuple[int, int] | None = None
 
 
 def write_onnx(program: ExportedProgram, path: str | Path, metadata: dict[str, Any]) -> None:
-    """Replace the operators of a program by their compositions, and write it as ONNX. The file is written atomically.
+    """Write a program as ONNX, with the compositions of its operators. The file is written atomically.
 
     The file uses opset 18 and no operator of other domains. Its input is 'image', its output 'logits'. Dynamic axes are
     named 'batch', 'height' and 'width'. The JSON text of its metadata is under the key 'mmattn'.
@@ -87,7 +86,6 @@ def write_onnx(program: ExportedProgram, path: str | Path, metadata: dict[str, A
     if weights > MAX_WEIGHTS:
         raise ValueError(f'weights must take at most {MAX_WEIGHTS} MiB in one ONNX file; got {weights:.0f} MiB')
     with quiet():
-        program = program.run_decompositions(dict(COMPOSITIONS))
         onnx_program = torch.onnx.export(
             program,
             dynamo=True,

@@ -11,6 +11,7 @@ from functools import partial
 
 from mmattn.utils.lazy import lazy_names
 
+from . import export  # noqa: F401 (it adds compositions for ONNX)
 from .attention_rows import attention_rows
 from .dynamic_conv import dynamic_conv
 from .global_attention import global_attention

@@ -7,8 +7,7 @@ item and head, for N queries, M keys, D channels and K window entries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -20,6 +19,7 @@ from .global_attention import FlatOperands, GlobalArguments
 from .grid_attention import GridArguments, attend, bias_table
 from .local_attention import LocalArguments, squash
 from .neighbourhood import softmax
+from .operator import COMPOSITIONS
 from .window_bias import outside_logits
 from .zscore import EPS, ZscoreArguments
 
@@ -184,9 +184,7 @@ def _window_zscore(a: ZscoreArguments) -> tuple[Tensor, Tensor, Tensor]:
     return window, outside, rstd
 
 
-# For ``torch.export.ExportedProgram.run_decompositions``: the composition of each operator.
-COMPOSITIONS: dict[Any, Callable] = {
-    torch.ops.mmattn.projection.default: F.linear,
+COMPOSITIONS |= {
     torch.ops.mmattn.dynamic_conv.default: lambda *operands: _dynamic_conv(ConvArguments(*operands)),
     torch.ops.mmattn.global_attention.default: lambda *operands: _global_attention(GlobalArguments(*operands)),
     torch.ops.mmattn.grid_attention.default: lambda *operands: _grid_attention(GridArguments(*operands)),

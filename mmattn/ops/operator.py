@@ -7,6 +7,7 @@ from typing import Annotated, Any, Generic, NamedTuple, TypeVar, get_args, get_o
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import autograd, dispatch
@@ -14,6 +15,9 @@ from .autograd import LIBRARY, list_tensors
 from .flops import count_flops
 
 CUDA_LIBRARY = torch.library.Library('mmattn_cuda', 'FRAGMENT')  # the CUDA kernels, which `dispatch.py` calls
+# `export.py` adds those of operators that ``torch.onnx.export`` can write. For other exporters, give them to
+# ``torch.export.ExportedProgram.run_decompositions``.
+COMPOSITIONS: dict[Any, Callable] = {}
 Arguments = TypeVar('Arguments', bound=tuple)
 
 
@@ -116,6 +120,7 @@ class Operator(Generic[Arguments]):
         dispatch.OPERATORS[name] = self
         self.run = getattr(torch.ops.mmattn, name).default
         autograd.register(name, len(differentiable))
+        compose_in_onnx(self.run)
         count_flops(name, lambda *operands: flops(arguments(*operands), False))
         count_flops(f'{name}_backward', lambda *operands: flops(self.backward_call(operands).arguments, True))
 
@@ -168,6 +173,22 @@ class Operator(Generic[Arguments]):
 
 def _precision(implementation: str) -> dict[str, bool]:
     return {} if implementation == 'reference' else dict(exact=False)
+
+
+def compose_in_onnx(op: Any) -> None:
+    """Let ``torch.onnx.export`` write the composition of an operator."""
+    if hasattr(torch.library, 'register_torch_dispatch'):  # torch 2.5 and later
+        torch.library.register_torch_dispatch(op, ProxyTorchDispatchMode, _trace)
+
+
+def _trace(mode: Any, op: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    if not torch.onnx.is_in_onnx_export():
+        return mode.__torch_dispatch__(op, types, args, kwargs)
+    if op not in COMPOSITIONS:
+        name = op._schema.name.removeprefix('mmattn::')
+        raise NotImplementedError(f'mmattn.ops.{name} cannot be exported to ONNX: docs/deployment.md says what can')
+    with mode:
+        return COMPOSITIONS[op](*args)
 
 
 class _Recorder(TorchDispatchMode):

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from . import autograd
 from .flops import count_flops
+from .operator import COMPOSITIONS, compose_in_onnx
 
 # For matrix products torch calls MKL, which on AMD processors reaches less than half the speed of oneDNN. On one
 # thread, torch also computes 1×1 convolutions as such products.
@@ -103,4 +104,6 @@ def _vmap(
 
 autograd.register_vmap(torch.ops.mmattn.projection.default, _vmap)
 autograd.register_formula('projection', _gradients)
+COMPOSITIONS[torch.ops.mmattn.projection.default] = F.linear
+compose_in_onnx(torch.ops.mmattn.projection.default)
 count_flops('projection', lambda x, weight, *_: 2 * x.numel() * weight.shape[0])

@@ -20,10 +20,11 @@ from mmattn.deployment import load_pt2
 from mmattn.deployment.exporter import MIN_TORCH, export_network, write_onnx
 from mmattn.deployment.metadata import describe_network
 from mmattn.deployment.network import LogitsNetwork
-from mmattn.deployment.pt2 import write_pt2
+from mmattn.deployment.pt2 import quiet, write_pt2
 from mmattn.ops.dispatch import kernels_run
 
 from ..full_disk import full_disk
+from ..layers.test_every_layer import made
 from ..requirements import requires
 from .networks import CLASSES, NAMES, PALETTE, config, segmentor
 
@@ -45,6 +46,14 @@ OPERATORS = {
     '0110,': 'local_attention',
     'DynamicConv2d': 'dynamic_conv',
 }
+
+WITH_COMPOSITIONS = [  # of each operator
+    'BilateralCrissCrossAttention',
+    'BilateralNonLocal2d',
+    'LocalBilateralAttention',
+    'DynamicConv2d',
+    'GridAttention3d',
+]
 
 
 def open_session(path):
@@ -152,6 +161,31 @@ def test_relative_encodings_of_criss_cross_attention_have_one_size(tmp_path):
         expected = network(image)
     found = torch.from_numpy(session.run(None, {'image': image.numpy()})[0])
     assert (found - expected).abs().max() <= TOLERANCE * (expected.max() - expected.min())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', WITH_COMPOSITIONS)
+def test_torch_writes_a_layer_as_it_is_typed(name, tmp_path):
+    """``torch.onnx.export`` of the layer itself: its file has its outputs, also at other sizes."""
+    layer, (x, *_), _ = made(name)
+    clip = x.dim() == 5  # its relative encodings are of one size
+    axes = None if clip else (dict.fromkeys((0, 2, 3), torch.export.Dim.DYNAMIC),)
+    with torch.no_grad(), quiet():
+        torch.onnx.export(layer, (x,), tmp_path / 'layer.onnx', dynamic_shapes=axes, verbose=False)
+    session = open_session(tmp_path / 'layer.onnx')
+    for size in (x.shape, *([] if clip else [(3, 8, 9, 4)])):
+        x = torch.randn(size, generator=torch.Generator().manual_seed(3))
+        (found,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+        with torch.no_grad():
+            torch.testing.assert_close(torch.from_numpy(found), layer(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_an_operator_without_a_composition_is_named():
+    """With the page that lists what can be exported."""
+    layer, (x, *_), _ = made('StridedAttention3d')
+    with pytest.raises(torch.onnx.OnnxExporterError, match=r'mmattn\.ops\.strided_attention .*docs/deployment\.md'):
+        torch.onnx.export(layer, (x,), verbose=False)
 
 
 @pytest.mark.slow
