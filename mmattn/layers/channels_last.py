@@ -14,8 +14,8 @@ def compute_channels_last(layer: Callable[[Tensor], Tensor], x: Tensor) -> Tenso
     that are not contiguous are computed as they are.
     """
     # Attention reads all channels of a position. Both conversions included, layers take these parts of their time in
-    # channels first, forward and backward, maps of 32² to 97², one thread of Zen 4: Bi-CC 0.78 to 0.90 in float32, 0.43
-    # to 0.55 in bfloat16; a head, which converts once, 0.77 to 0.82, 0.41 to 0.81; Bi-NL 0.72 to 0.97, 0.78 to 0.92.
+    # channels first, forward and backward, maps of 32² to 97², two cores of a Xeon: Bi-CC 0.76 to 0.94 in float32, 0.46
+    # to 0.77 in bfloat16; a head, which converts once, 0.73 to 0.84, 0.45 to 0.68; Bi-NL 0.85 to 0.92, 0.85 to 0.89.
     # Others would not gain in float32: local attention 1.0 to 1.3, dynamic convolution 1.2 to 1.4, and Transformer
     # attention takes the same time in either layout. Those of clips have their channels last.
     is_program = torch.compiler.is_compiling() or torch.jit.is_tracing()
