@@ -58,7 +58,7 @@ class _OptionsAction(DictAction):
         for key, value in options.items():
             options[key] = _with_spaces(value)
         for value in values:  # terms='0110' is no number, and mmengine ignores quotes
-            if quoted := re.fullmatch(r"""([^=]+)=(['"])([^'"[(].*)\2""", value):
+            if quoted := re.fullmatch(r"""([^=]+)=(['"])([^'"[(][^'"]*)\2""", value):
                 options[quoted[1]] = quoted[3]
 
 

@@ -321,6 +321,7 @@ def test_a_process_waits_for_the_others_before_it_leaves_them(monkeypatch):
         ('[1, 2]', [1, 2]),
         ('my results', 'my results'),
         ("'1, 2'", '1, 2'),
+        ("'a','b'", ['a', 'b']),
         ('[traffic light, traffic sign]', ['traffic light', 'traffic sign']),
         ('[(a b, True), (c, None)]', [('a b', True), ('c', None)]),
     ],
