@@ -25,7 +25,7 @@ def read_channels(path: str | Path, channels: int | None = None) -> np.ndarray:
 
     Raises:
         ValueError: it has another number of channels, or values that are NaN or infinite.
-        ImportError: a TIFF, without tifffile.
+        ImportError: a TIFF, without tifffile, or without imagecodecs if its compression requires it.
     """
     suffix = Path(path).suffix.lower()
     if suffix == '.npy':
@@ -63,7 +63,12 @@ def _read_tiff(path: str | Path) -> np.ndarray:
         raise ImportError(f'{path}: all channels of a TIFF require tifffile: pip install tifffile') from None
     with tifffile.TiffFile(path) as file:
         series = file.series[0]  # further ones are small copies
-        axes, pixels = series.axes, series.asarray()
+        try:
+            axes, pixels = series.axes, series.asarray()
+        except ValueError as error:
+            if 'imagecodecs' not in str(error):
+                raise
+            raise ImportError(f'{path}: its compression requires imagecodecs: pip install imagecodecs') from error
     others = [axis for axis in axes if axis not in 'YX']
     if 'Y' not in axes or 'X' not in axes or len(others) > 1:
         raise ValueError(f'{path}: a TIFF must have height, width and channels; its axes are {axes} of {pixels.shape}')

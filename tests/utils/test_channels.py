@@ -27,6 +27,20 @@ def test_a_tiff_requires_tifffile(tmp_path, monkeypatch, name):
         read_channels(tmp_path / name)
 
 
+def test_a_compression_that_tifffile_cannot_read_names_the_package(tmp_path, monkeypatch):
+    """With a stand-in for tifffile, which says so in a ValueError."""
+
+    def asarray():
+        raise ValueError("<COMPRESSION.LZW: 5> requires the 'imagecodecs' package")
+
+    series = SimpleNamespace(axes='YX', asarray=asarray)
+    package = SimpleNamespace(TiffFile=lambda path: nullcontext(SimpleNamespace(series=[series])))
+    monkeypatch.setitem(sys.modules, 'tifffile', package)
+    (tmp_path / 'a.tif').touch()
+    with pytest.raises(ImportError, match=r'a\.tif.*pip install imagecodecs'):
+        read_channels(tmp_path / 'a.tif')
+
+
 @pytest.mark.parametrize(
     ('axes', 'shape', 'order'),
     [

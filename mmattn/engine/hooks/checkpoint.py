@@ -261,9 +261,11 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         earlier = [path.name for path in Path(runner.work_dir).iterdir() if re.fullmatch(pattern, path.name)]
         if earlier and runner.iter == 0:
             names = ', '.join(shorten(sorted(earlier), 3))
+            is_resumable = not all(name.startswith('best_') for name in earlier)
             runner.logger.warning(
                 f'{runner.work_dir} holds checkpoints of an earlier run, {names}; new ones replace those of the same '
-                'names. To keep them, choose another --work-dir; to continue the run, use --resume'
+                'names. To keep them, choose another --work-dir; to '
+                + ('continue the run, use --resume' if is_resumable else 'begin with their weights, set load_from')
             )
 
     def _continue(self, runner: Runner, to_resume: dict[str, Any]) -> None:

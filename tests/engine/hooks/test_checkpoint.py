@@ -152,6 +152,13 @@ def test_old_checkpoints_are_removed_when_the_new_one_is_written(tmp_path):
     assert left(tmp_path) == {last, '6'}
 
 
+def test_a_best_checkpoint_alone_is_not_to_be_resumed(tmp_path):
+    checkpoints(tmp_path, 'best_mIoU_iter_16.pth')
+    runner = FakeRunner(tmp_path)
+    runner.start()
+    assert ['load_from' in text and '--resume' not in text for text in runner.warnings] == [True]
+
+
 @pytest.mark.parametrize(
     ('iteration', 'sampler', 'resumed', 'named'),
     [
