@@ -1,7 +1,6 @@
 """Files from elsewhere run no code and write nothing outside of their folder: archives and arrays."""
 
 import gzip
-import importlib
 import io
 import pickle
 import re
@@ -11,7 +10,6 @@ import zipfile
 
 import numpy as np
 import pytest
-import torch
 
 from common.archives import unpack
 from common.region_archives import REQUIRED, read_archive
@@ -178,9 +176,3 @@ def test_archives_that_unpack_to_far_more_are_refused(kind, tmp_path, scratch):
     with pytest.raises(FaultsError, match=r'would unpack to 20 MB'):
         unpack(archive, scratch)
     assert not files(scratch)
-
-
-def test_a_raw_call_refuses_a_window_that_does_not_fit():
-    importlib.import_module('mmattn.ops')
-    with pytest.raises(ValueError, match='window_size'):
-        torch.ops.mmattn.window_zscore(torch.ones(1, 1, 2, 2, 16), None, None, [2**31 - 1] * 2, 0.0, False, 'global')

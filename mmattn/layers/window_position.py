@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mmattn.ops import window_zscore
+from mmattn.ops import unit_variance
 from mmattn.ops.arguments import as_window_size, window_entries
 from mmattn.ops.dtypes import accumulator
 from mmattn.ops.zscore import EPS
@@ -27,7 +27,7 @@ class WindowPosition(nn.Module):
             makes attention local. 'mean' and 'min' include entries dropped at the border.
         dim (int): d of 'sqrt_dim', the number of channels of query and key.
         num_heads (int): number of heads, each with separate logits. Defaults to 1.
-        support (str): keys of the z-score, as in :func:`mmattn.ops.window_zscore`. Defaults to 'global'.
+        support (str): keys of the z-score, as in :func:`mmattn.ops.unit_variance`. Defaults to 'global'.
         is_causal (bool): position i attends only to positions j ≤ i. Defaults to False.
         zero_init (bool): all logits are 0 at the start, so not with 'neg_inf'. Defaults to False.
     """
@@ -84,7 +84,7 @@ class WindowPosition(nn.Module):
         """
         window, outside = self._predicted(x)
         if self.support is not None:
-            window, outside = window_zscore(window, self.window_size, outside, key_mask=key_mask, **self.support)
+            window, outside = unit_variance(window, self.window_size, outside, key_mask=key_mask, **self.support)
         return dict(window_bias=window, window_size=self.window_size, outside_bias=outside)
 
     def last_row(self, x: Tensor, length: int) -> Tensor:

@@ -21,7 +21,7 @@ from .patterns import grid_support, strided_offsets, strided_support
 from .projection import projection
 from .reports import explain
 from .strided_attention import strided_attention
-from .zscore import window_zscore
+from .zscore import unit_variance
 
 # The names of `attention_rows` up to 0.3.0
 global_attention_weights = partial(attention_rows, global_attention)
@@ -52,5 +52,5 @@ __all__ = [
     'strided_attention',
     'strided_offsets',
     'strided_support',
-    'window_zscore',
+    'unit_variance',
 ]

@@ -13,52 +13,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .arguments import window_entries
 from .dynamic_conv import ConvArguments
 from .global_attention import FlatOperands, GlobalArguments
 from .grid_attention import GridArguments, attend, bias_table
 from .local_attention import LocalArguments, squash
 from .neighbourhood import softmax
 from .operator import COMPOSITIONS
-from .window_bias import outside_logits
-from .zscore import EPS, ZscoreArguments
+from .window_bias import keys_of_rows, outside_logits
 
 
 def _exists(length: int, k: int, device: torch.device, dilation: int = 1) -> Tensor:
     key = torch.arange(length, device=device)[:, None] + (torch.arange(k, device=device) - k // 2) * dilation
     return (key >= 0) & (key < length)
-
-
-def _window(
-    size: Sequence[int], key_size: Sequence[int], window_size: Sequence[int], is_causal: bool, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    # As `window_bias.window_keys`, but without a division of symbolic sizes.
-    where, exists = (
-        torch.zeros((1, 1), dtype=torch.long, device=device),
-        torch.ones((1, 1), dtype=torch.bool, device=device),
-    )
-    for queries, keys, k in zip(size, key_size, window_size):
-        position = torch.arange(queries, device=device) + (keys - queries)
-        key = position[:, None] + torch.arange(k, device=device) - k // 2
-        inside = (key >= 0) & (key < keys)
-        where = (where[:, None, :, None] * keys + key.clamp(0, keys - 1)[:, None]).flatten(2).flatten(0, 1)
-        exists = (exists[:, None, :, None] & inside[:, None]).flatten(2).flatten(0, 1)
-    entries = window_entries(tuple(window_size), is_causal=is_causal)
-    return where[:, :entries], exists[:, :entries]
-
-
-def _grid_window(size: Sequence[int], window_size: Sequence[int], device: torch.device) -> Tensor:
-    """Mark the window entries ``(N, K)`` of ``grid_attention`` that have a key."""
-    arms = []
-    for axis in reversed(range(len(size))):
-        k = window_size[axis]
-        exists = _exists(size[axis], k, device)
-        if axis != len(size) - 1:  # the centre, the query's own position, belongs to the last axis
-            exists = torch.cat([exists[:, : k // 2], exists[:, k // 2 + 1 :]], -1)
-        shape = [1] * len(size)
-        shape[axis] = size[axis]
-        arms.append(exists.view(*shape, -1).expand(*size, exists.shape[1]))
-    return torch.cat(arms, -1).flatten(0, -2)
 
 
 def _grid_attention(a: GridArguments) -> tuple[Tensor, Tensor]:
@@ -83,7 +49,8 @@ def _table(x: FlatOperands, a: GlobalArguments) -> Tensor:
     count = x.key.shape[2]
     table = x.query.new_zeros((*x.query.shape[:-1], count))
     if x.window_bias is not None:
-        where, exists = _window(x.size, x.key_size, a.window_size, a.is_causal, x.query.device)
+        rows = x.key_size[0] - x.size[0], x.key_size[0]
+        where, exists = keys_of_rows(*rows, x.key_size, a.window_size, a.is_causal, x.query.device)
         window = x.window_bias.to(x.bias_dtype)
         outside = outside_logits(window, x.outside_bias, a.outside_value)
         # One extra column: entries that do not exist are written to it and dropped.
@@ -156,38 +123,9 @@ def _dynamic_conv(a: ConvArguments) -> Tensor:
     return _weighted(softmax(a.logits, -1), a.value, a.kernel_size, a.dilation)
 
 
-def _window_zscore(a: ZscoreArguments) -> tuple[Tensor, Tensor, Tensor]:
-    """Compose ``window_zscore``: four tables of N·K biases, and one bool table of N·K."""
-    x, size, mask = a.window_bias.flatten(2, -2), a.window_bias.shape[2:-1], a.key_mask
-    if a.support == 'grid':
-        exists = _grid_window(size, a.window_size, x.device)[None, None]
-        count = torch.full((1, 1, 1), sum(size) - len(size) + 1, device=x.device)
-    else:
-        where, exists = _window(size, size, a.window_size, a.is_causal, x.device)
-        valid = torch.ones_like(x[:1, 0, :, 0], dtype=torch.bool) if mask is None else mask.flatten(1)
-        exists = (exists & valid[:, where])[:, None]
-        count = (valid.cumsum(-1) if a.is_causal else valid.sum(-1, keepdim=True))[:, None]
-    outer = count - exists.sum(-1)  # keys outside the window
-    if a.outside_bias is None:
-        outside = x.new_full(x.shape[:-1], a.outside_value)
-    else:
-        outside = a.outside_bias.flatten(2)
-    some = count.clamp(min=1)
-    outside = outside.masked_fill(outer == 0, 0)
-    x = x.masked_fill(~exists, 0)
-    mean = (x.sum(-1) + outer * outside) / some
-    x = (x - mean.unsqueeze(-1)).masked_fill(~exists, 0)
-    outside = (outside - mean).masked_fill(outer == 0, 0)
-    factor = ((x.square().sum(-1) + outer * outside.square()) / some + EPS).rsqrt()
-    outputs = x * factor.unsqueeze(-1), outside * factor, factor
-    window, outside, rstd = (y.unflatten(2, size) for y in outputs)
-    return window, outside, rstd
-
-
 COMPOSITIONS |= {
     torch.ops.mmattn.dynamic_conv.default: lambda *operands: _dynamic_conv(ConvArguments(*operands)),
     torch.ops.mmattn.global_attention.default: lambda *operands: _global_attention(GlobalArguments(*operands)),
     torch.ops.mmattn.grid_attention.default: lambda *operands: _grid_attention(GridArguments(*operands)),
     torch.ops.mmattn.local_attention.default: lambda *operands: _local_attention(LocalArguments(*operands)),
-    torch.ops.mmattn.window_zscore.default: lambda *operands: _window_zscore(ZscoreArguments(*operands)),
 }

@@ -92,7 +92,7 @@ def global_attention(
         window_bias (Tensor, optional): float, broadcastable to ``(B, heads, *S, K)``, biases of the window centred on
             each query, row-major, K = ∏k, or one table ``(heads, K)`` for all queries. With ``is_causal``, only the
             first (∏k + 1)/2 biases, for keys with j ≤ i. The biases are not scaled: divide them by σp, or apply
-            :func:`window_zscore`.
+            :func:`unit_variance`.
         window_size (int or tuple[int, ...], optional): odd window length k, for all axes or for each axis. Required
             with ``window_bias``.
         outside_bias (Tensor or float): with ``window_bias``, the bias v_i of keys outside the window: float

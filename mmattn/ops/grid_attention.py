@@ -69,7 +69,7 @@ def grid_attention(
         window_bias (Tensor, optional): float, broadcastable to ``(B, heads, *S, K)``, or one table ``(heads, K)`` for
             all queries: biases of the window of each axis, centred on the query. The last axis comes first, including
             the centre. The other axes follow in reverse order, without the centre. In 2-D: k1 horizontal entries, then
-            k0 − 1 vertical ones. The biases are not scaled: divide them by σp, or apply :func:`window_zscore`. To
+            k0 − 1 vertical ones. The biases are not scaled: divide them by σp, or apply :func:`unit_variance`. To
             exclude a key, use −∞: the float32 gradients of a query whose log-sum-exp is ±1e8 or beyond are wrong.
         window_size, outside_bias, return_lse: as in :func:`global_attention`.
 

@@ -56,9 +56,33 @@ def combine_axes(tables: Sequence[Tensor], entries: int, rows: slice = slice(Non
     return where[:, :entries], exists[:, :entries]
 
 
-def window_keys(
+def keys_of_rows(
     start: int, stop: int, size: Sequence[int], window_size: Sequence[int], is_causal: bool, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Locate the keys of the window entries of some queries, as :func:`combine_axes` does."""
-    tables = window_axes(start, stop, size, window_size, device)
-    return combine_axes(tables, window_entries(tuple(window_size), is_causal=is_causal))
+    """Locate the keys of the windows of the queries in rows ``start`` to ``stop`` − 1 of the first axis.
+
+    The result is that of :func:`combine_axes`. All sizes may be symbolic, so nothing is divided.
+    """
+    where = torch.zeros((1, 1), dtype=torch.long, device=device)
+    exists = torch.ones((1, 1), dtype=torch.bool, device=device)
+    for axis, (length, k) in enumerate(zip(size, window_size)):
+        queries = torch.arange(*((0, length) if axis else (start, stop)), device=device)
+        key, inside = axis_keys(queries, length, k)
+        where = (where[:, None, :, None] * length + key[:, None]).flatten(2).flatten(0, 1)
+        exists = (exists[:, None, :, None] & inside[:, None]).flatten(2).flatten(0, 1)
+    entries = window_entries(tuple(window_size), is_causal=is_causal)
+    return where[:, :entries], exists[:, :entries]
+
+
+def grid_exists(start: int, stop: int, size: Sequence[int], window_size: Sequence[int], device: torch.device) -> Tensor:
+    """Mark the window entries ``(n, K)`` on the axes through the query that have a key, for rows of the first axis."""
+    rows, arms = [stop - start, *size[1:]], []
+    for axis in reversed(range(len(size))):
+        k, view = window_size[axis], [1] * len(size)
+        view[axis] = rows[axis]
+        queries = torch.arange(*((0, size[axis]) if axis else (start, stop)), device=device)
+        _, exists = axis_keys(queries, size[axis], k)
+        if axis != len(size) - 1:  # the centre, the query's own position, belongs to the last axis
+            exists = torch.cat([exists[:, : k // 2], exists[:, k // 2 + 1 :]], -1)
+        arms.append(exists.view(*view, exists.shape[1]).expand(*rows, exists.shape[1]))
+    return torch.cat(arms, -1).flatten(0, -2)

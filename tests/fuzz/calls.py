@@ -26,18 +26,13 @@ DTYPES += (torch.float8_e4m3fn,)
 MUCH = 10**5  # numbers of all tensors: such a call may take long
 SETTINGS = {
     **{name: fits for name, (fits, *_) in CALLS.items()},
-    'window_zscore': dict(window_bias=torch.randn(1, 2, 4, 5, 9), outside_bias=torch.randn(1, 2, 4, 5), key_mask=None)
-    | dict(window_size=[3, 3], outside_value=0.0, is_causal=False, support='global'),
     'projection': dict(x=torch.randn(2, 3, 4), weight=torch.randn(5, 4), bias=torch.randn(5)),
     'bilinear_logits': dict(query=torch.randn(2, 3, 4), key=torch.randn(2, 5, 4), weight=torch.randn(2, 2, 4)),
     'bilinear_pooling': dict(
         weights=torch.randn(2, 2, 3, 5).softmax(-1), query=torch.randn(2, 3, 4), value=torch.randn(2, 5, 4)
     ),
 }
-WHOLE = {  # further arguments that fit
-    **{name: whole for name, (_, whole, _) in CALLS.items()},
-    'window_zscore': dict(key_mask=torch.ones(1, 4, 5, dtype=torch.bool)),
-}
+WHOLE = {name: whole for name, (_, whole, _) in CALLS.items()}  # further arguments that fit
 
 
 def change_tensor(rng, x):

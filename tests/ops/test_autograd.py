@@ -23,8 +23,9 @@ SIZE = (2, 3)
 MASK = torch.tensor([[[True, True, False], [True, True, True]]])
 ATTENTION = ('global_attention', 'grid_attention', 'local_attention', 'strided_attention', 'dynamic_conv')
 BILINEAR = ('bilinear_logits', 'bilinear_pooling')
-TWICE_ERROR = (*ATTENTION, 'window_zscore', *BILINEAR)
+TWICE_ERROR = (*ATTENTION, *BILINEAR)
 OPERATORS = (*TWICE_ERROR, 'projection')
+FUNCTIONS = (*OPERATORS, 'unit_variance')  # it is no operator
 needs_batching_rules = pytest.mark.skipif(
     not hasattr(torch.library, 'register_vmap'), reason='torch 2.4 has no batching rules for such operators'
 )
@@ -49,7 +50,7 @@ def call(name, size=SIZE):
     if name == 'grid_attention':
         tensors, settings = with_window(name, size, 3)
         return tensors, settings | {'return_lse': True}
-    if name == 'window_zscore':
+    if name == 'unit_variance':
         tensors, settings = with_window('grid_attention', size, 3)
         return {key: tensors[key] for key in ('window_bias', 'outside_bias')}, settings | {'support': 'grid'}
     if name == 'local_attention':
@@ -102,12 +103,10 @@ def dispatcher(name):
     tensors, settings = call(name)
     if name == 'projection':
         return torch.ops.mmattn.projection, tuple(tensors.values())
-    if name == 'window_zscore':
-        return torch.ops.mmattn.window_zscore, (*tensors.values(), None, [3, 3], 0.0, False, 'grid')
     return getattr(torch.ops.mmattn, name), literal.arguments(name, **tensors, **settings)
 
 
-@pytest.mark.parametrize('name', OPERATORS)
+@pytest.mark.parametrize('name', FUNCTIONS)
 def test_gradients_of_torch_func(name):
     function, leaves = loss(name)
     every = tuple(range(len(leaves)))
@@ -116,7 +115,7 @@ def test_gradients_of_torch_func(name):
     assert_close(vjp(function, *leaves)[1](torch.ones((), dtype=leaves[0].dtype)), expected)
 
 
-@pytest.mark.parametrize('name', OPERATORS)
+@pytest.mark.parametrize('name', FUNCTIONS)
 def test_an_inner_transform_keeps_the_outer_gradient(name):
     """The operator is evaluated inside the inner transform, and differentiated by the outer one alone."""
     function, leaves = loss(name)
@@ -126,7 +125,7 @@ def test_an_inner_transform_keeps_the_outer_gradient(name):
 
 
 @needs_batching_rules
-@pytest.mark.parametrize('name', OPERATORS)
+@pytest.mark.parametrize('name', FUNCTIONS)
 def test_vmap_is_a_loop(name):
     run, leaves = flat(name)
     stacked = samples(leaves)
@@ -144,7 +143,7 @@ def test_vmap_is_a_loop(name):
 
 
 @needs_batching_rules
-@pytest.mark.parametrize('name', OPERATORS)
+@pytest.mark.parametrize('name', FUNCTIONS)
 def test_gradients_of_each_sample(name):
     function, leaves = loss(name)
     every = tuple(range(len(leaves)))
@@ -200,7 +199,7 @@ def test_projection_is_twice_differentiable():
     assert_close([of(function) / largest], [expected / largest])
 
 
-@pytest.mark.parametrize('name', OPERATORS)
+@pytest.mark.parametrize('name', FUNCTIONS)
 def test_only_requested_gradients_are_returned(name):
     run, leaves = loss(name)
     expected = gradients(run, leaves)
@@ -239,7 +238,7 @@ class NoGradient(torch.autograd.Function):
         return None
 
 
-@pytest.mark.parametrize('name', OPERATORS)
+@pytest.mark.parametrize('name', FUNCTIONS)
 def test_without_any_gradient_of_an_output_there_is_none(name):
     run, leaves = flat(name)
     leaves = [x.detach().requires_grad_() for x in leaves]
@@ -297,7 +296,7 @@ def test_an_operator_where_nothing_was_compiled(monkeypatch):
     assert flops(lambda: toy.run(x, None)) == 6
 
 
-@pytest.mark.parametrize('name', OPERATORS)
+@pytest.mark.parametrize('name', FUNCTIONS)
 def test_a_batch_of_gradients(name):
     """By ``is_grads_batched``, which vectorised Jacobians and PyTorch's own gradcheck use."""
     run, leaves = flat(name)
@@ -312,7 +311,7 @@ def test_a_batch_of_gradients(name):
 
 
 @pytest.mark.parametrize('use_reentrant', [False, True])
-@pytest.mark.parametrize('name', OPERATORS)
+@pytest.mark.parametrize('name', FUNCTIONS)
 def test_gradients_under_checkpoints(name, use_reentrant):
     run, leaves = loss(name)
     given = [x.detach().requires_grad_() for x in leaves]
@@ -320,7 +319,7 @@ def test_gradients_under_checkpoints(name, use_reentrant):
     assert_close([x.grad for x in given], gradients(run, leaves))
 
 
-@pytest.mark.parametrize('name', OPERATORS)
+@pytest.mark.parametrize('name', FUNCTIONS)
 def test_saved_tensors_are_unpacked_once(name):
     """Each unpacking may compute a tensor again, or copy it from another device."""
     run, leaves = loss(name)
@@ -340,7 +339,7 @@ def test_saved_tensors_are_unpacked_once(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', OPERATORS)
+@pytest.mark.parametrize('name', FUNCTIONS)
 def test_torch_compile_at_several_sizes(name):
     """Forward and backward, each size another, as torch then makes sizes symbolic."""
     cases, (settings, *_) = zip(*(call(name, size) for size in ((2, 4), (4, 5), (7, 6))))
@@ -362,7 +361,7 @@ def test_outputs_can_be_changed_in_place(name, backend):
         'grid': lambda: [ops.grid_attention(x, x, x)],
         'local': lambda: ops.local_attention(x, x, x, return_lse=True)[:1],
         'strided': lambda: [ops.strided_attention(x, x, x, pattern='block')],
-        'zscore': lambda: ops.window_zscore(x, 3, x[..., 0]),
+        'zscore': lambda: ops.unit_variance(x, 3, x[..., 0]),
     }
     with dispatch.backend(backend):
         outputs = calls[name]()
@@ -370,3 +369,13 @@ def test_outputs_can_be_changed_in_place(name, backend):
         expected = (y + 1).relu()
         y += 1
         assert torch.equal(y.relu_(), expected)
+
+
+def test_other_derivatives_of_unit_variance_are_errors():
+    run, leaves = flat('unit_variance')
+    with pytest.raises((NotImplementedError, RuntimeError)):
+        jvp(run, leaves, leaves)
+    x, v = (leaf.requires_grad_() for leaf in leaves)
+    (first,) = torch.autograd.grad(run(x, v).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError):
+        torch.autograd.grad(first.sum(), (x, v))

@@ -85,10 +85,16 @@ def test_slices_of_groups_fit_their_logits_and_operands(device, budget, tables, 
 def test_slices_of_a_z_score_fit_the_cache_or_a_quarter_of_the_budget(monkeypatch, device, budget, length):
     """On a GPU, there are about four tables."""
     zscore = import_module('mmattn.ops.zscore')
-    monkeypatch.setattr(zscore, 'kept', lambda *_: None)  # the counts of keys
-    window = torch.empty(2, 3, length, 9, device=device)
-    found = zscore._slices(zscore.ZscoreArguments(window, None, None, [9], 0.0, False, 'global'))
-    assert next(found).rows == slice(0, budget // (4 * 6 * 9))
+    monkeypatch.setattr(zscore, '_keys', lambda *_: None)
+    window, lengths = torch.empty(2, 3, length, 9, device=device), []
+
+    def function(_, x):
+        lengths.append(x.shape[2])
+        return (x,)
+
+    zscore._in_slices(function, zscore._Windows(None, (length,), (9,), False, 'global'), window)
+    assert lengths[0] == budget // (4 * 6 * 9)
+    assert sum(lengths) == length
 
 
 @pytest.mark.parametrize(

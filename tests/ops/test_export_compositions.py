@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from mmattn import ops
 from mmattn.ops import export, library
 from mmattn.ops.dispatch import OPERATORS
 
@@ -79,21 +80,33 @@ def test_images_without_a_key():
         check('global_attention', *literal.arguments('global_attention', *given, **settings))
 
 
-@pytest.mark.parametrize('size', [(5, 8), (1, 4), (3, 1), (1, 1), (2, 4, 3)])
+class UnitVariance(torch.nn.Module):
+    def __init__(self, **settings):
+        super().__init__()
+        self.settings = settings
+
+    def forward(self, window, outside, mask=None):
+        return ops.unit_variance(window, (5, 3), outside, key_mask=mask, **self.settings)
+
+
 @pytest.mark.parametrize('support', ['grid', 'global', 'causal', 'masked', 'masked, causal'])
-def test_window_zscore(size, support):
+def test_unit_variance_for_maps_of_any_size(support):
     """The biases are far from zero, as those of a query may be: a variance of E[x²] − μ² would cancel."""
-    window_size = (5, 3, 7)[-len(size) :]
-    is_causal = 'causal' in support
-    if support == 'grid':
-        entries = sum(window_size) - len(size) + 1
-    else:
-        entries = (math.prod(window_size) + 1) // 2 if is_causal else math.prod(window_size)
-    mask = torch.rand(2, *size) > 0.4 if 'masked' in support else None
-    window = tensor(2, 2, *size, entries) + 10
-    name = 'grid' if support == 'grid' else 'global'
-    for bias in (tensor(2, 2, *size) + 10, None):
-        check('window_zscore', window, bias, mask, window_size, 9.0, is_causal, name)
+    is_causal, name = 'causal' in support, 'grid' if support == 'grid' else 'global'
+    entries = 7 if support == 'grid' else 8 if is_causal else 15
+
+    def arguments(*size):
+        mask = [torch.rand(2, *size) > 0.4] if 'masked' in support else []
+        return tensor(2, 2, *size, entries) + 10, tensor(2, 2, *size) + 10, *mask
+
+    module, given = UnitVariance(support=name, is_causal=is_causal), arguments(5, 8)
+    sides = {2: torch.export.Dim('height', min=2, max=64), 3: torch.export.Dim('width', min=2, max=64)}
+    of_mask = {axis - 1: side for axis, side in sides.items()}
+    program = torch.export.export(module, given, dynamic_shapes=(sides, sides, of_mask)[: len(given)])
+    for size in ((5, 8), (2, 4), (9, 3)):
+        given = arguments(*size)
+        for found, expected in zip(program.module()(*given), module(*given)):
+            torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-10)
 
 
 def test_projection():

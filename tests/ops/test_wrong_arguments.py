@@ -27,7 +27,7 @@ FITS = {
     'local_attention': literal.with_kernel((3, 4), (3, 5), heads=2),
     'strided_attention': literal.with_offsets((3, 4), 2, 'block', heads=2),
     'dynamic_conv': literal.with_logits((3, 4), (3, 5), 1),
-    'window_zscore': ({'window_bias': randn(1, 1, 5, 5, 9)}, {'window_size': 3}),
+    'unit_variance': ({'window_bias': randn(1, 1, 5, 5, 9)}, {'window_size': 3}),
 }
 ATTENTION = [*FITS][:4]
 QUERIES = torch.tensor([[0, 0]])
@@ -44,7 +44,7 @@ VALUES = [
     ('local_attention', 'iterations', COUNTS),
     ('strided_attention', 'step', LENGTHS),
     ('strided_attention', 'pattern', ['cube', None]),
-    ('window_zscore', 'support', ['local']),
+    ('unit_variance', 'support', ['local']),
 ]
 
 
@@ -150,7 +150,7 @@ def faults():
         yield name, 'logits', ValueError, {'logits': randn(*shape)}
     yield name, 'logits', TypeError, {'logits': torch.ones(1, 2, 3, 4, 15, dtype=torch.long)}
     yield name, 'logits', ValueError, {'logits': randn(1, 2, 3, 4, 15).to('meta')}
-    name = 'window_zscore'
+    name = 'unit_variance'
     yield name, 'support', ValueError, {'support': 'grid', 'is_causal': True}
     yield name, 'window_bias', ValueError, {'window_size': 5}
     yield name, 'outside_bias', ValueError, {'outside_bias': -math.inf}
@@ -173,7 +173,7 @@ def test_the_error_names_the_argument(operator, in_native_code, monkeypatch):
     if not in_native_code:
         in_python(monkeypatch)
     tensors, settings = FITS[operator]
-    call = partial(zscored.operator(operator) if operator != 'window_zscore' else ops.window_zscore)
+    call = zscored.operator(operator) if operator != 'unit_variance' else ops.unit_variance
     call(**tensors, **settings)  # the call that the changes spoil
     for name, argument, error, changes in faults():
         if name == operator:
@@ -214,10 +214,3 @@ def test_tensors_must_be_strided():
     value, logits = torch.ones(1, 1, 3, 4, 2), torch.ones(1, 1, 3, 4, 9)
     with pytest.raises(ValueError, match=r'dynamic_conv: .*torch\.sparse_coo of torch\.float32'):
         ops.dynamic_conv(value.to_sparse(), logits, kernel_size=3)
-
-
-@pytest.mark.parametrize(('sizes', 'support'), [([3], 'all'), ([3, -3], 'all'), ([3, 5], 'all'), ([3, 3], 'grid')])
-def test_a_window_that_does_not_fit_its_biases_is_refused_below_the_function_too(sizes, support):
-    window = torch.ones(1, 1, 5, 5, 9)
-    with pytest.raises(ValueError, match=r'window_size .*\(1, 1, 5, 5, 9\)'):
-        torch.ops.mmattn.window_zscore(window, None, None, sizes, 0.0, False, support)

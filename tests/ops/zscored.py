@@ -9,11 +9,11 @@ from ..support import operator_calls
 
 def operator(name):
     """Return the operator of a name. The z-score itself has both of its results in one tensor."""
-    return window_zscore if name == 'window_zscore' else operator_calls.operator(name)
+    return unit_variance if name == 'unit_variance' else operator_calls.operator(name)
 
 
-def window_zscore(window_bias, outside_bias, **settings):
-    found = ops.window_zscore(window_bias, outside_bias=outside_bias, **settings)
+def unit_variance(window_bias, outside_bias, **settings):
+    found = ops.unit_variance(window_bias, outside_bias=outside_bias, **settings)
     return torch.cat([found[0], found[1].unsqueeze(-1)], -1)
 
 

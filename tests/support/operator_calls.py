@@ -41,7 +41,7 @@ def operator(name: str) -> Callable[..., Any]:
         if normalize and kwargs.get('window_bias') is not None:
             shared = {key: kwargs[key] for key in ('key_mask', 'is_causal') if key in kwargs}
             biases = kwargs['window_bias'], kwargs['window_size'], kwargs.get('outside_bias', 0.0)
-            kwargs['window_bias'], kwargs['outside_bias'] = mmattn.ops.window_zscore(*biases, support=support, **shared)
+            kwargs['window_bias'], kwargs['outside_bias'] = mmattn.ops.unit_variance(*biases, support=support, **shared)
         return function(*args, **kwargs)
 
     return call
