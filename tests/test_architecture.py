@@ -38,7 +38,7 @@ ROOMS = {
     'mmattn/language/translation': 600,
     'mmattn/language/vqa': 1400,
     'mmattn/layers': 1300,
-    'mmattn/ops': 3200,
+    'mmattn/ops': 3100,
     'mmattn/segmentation': 900,
     'mmattn/utils': 1300,
     'mmattn/video': 2400,

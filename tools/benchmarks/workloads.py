@@ -364,7 +364,7 @@ def overhead(small: bool, dtype: torch.dtype, device: str, name: str) -> Workloa
         name,
         contender(many(operator(name)), maps),
         {peer: contender(many(F.scaled_dot_product_attention), sequences)},
-        {(peer, FORWARD): (3.0, None), (peer, BOTH): (2.5, None)},
+        {(peer, FORWARD): (1.6 if name == 'global_attention' else 1.4, None), (peer, BOTH): (1.3, None)},
         {peer: None},
     )
 
