@@ -7,7 +7,7 @@ computed in slices, so that little memory is needed in addition to the result.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -29,7 +29,6 @@ class _Windows(NamedTuple):
     """What the keys of the queries depend on."""
 
     key_mask: Tensor | None  # (B, *S)
-    size: tuple[int, ...]  # *S
     window_size: tuple[int, ...]
     is_causal: bool
     support: str
@@ -102,30 +101,32 @@ def unit_variance(
     )
     if outside_value == -math.inf:
         raise ValueError('outside_bias must be finite for a z-score; got -inf')
-    size = window_bias.shape[2:-1]
     if key_mask is not None:
-        check_mask(key_mask, (window_bias.shape[0], *size))
+        check_mask(key_mask, (window_bias.shape[0], *window_bias.shape[2:-1]))
     check_device(window_bias, outside_bias=outside, key_mask=key_mask)
-    flat = outside_value if outside is None else outside.flatten(2)
-    windows = _Windows(key_mask, tuple(size), sizes, is_causal, support)
-    window, flat, _ = _UnitVariance.apply(window_bias.flatten(2, -2), flat, *windows)
-    return window.unflatten(2, size), flat.unflatten(2, size)
+    given = outside_value if outside is None else outside
+    window, flat, _ = _UnitVariance.apply(window_bias, given, key_mask, sizes, is_causal, support)
+    return window.unflatten(2, window_bias.shape[2:-1]), flat.unflatten(2, window_bias.shape[2:-1])
 
 
 class _UnitVariance(torch.autograd.Function):
-    """The scaled biases of N queries, ``(B, heads, N, K)`` and ``(B, heads, N)``, and their factors."""
+    """The scaled biases of N queries, ``(B, heads, N, K)`` and ``(B, heads, N)``, and their factors.
+
+    The sizes of the map are read here, because ``torch.jit.trace`` must see within it all that it uses.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(window: Tensor, outside: Tensor | float, *windows: Any) -> tuple[Tensor, ...]:  # type: ignore[override]
-        return _in_slices(_scaled, _Windows(*windows), window, outside)
+        flat = outside.flatten(2) if isinstance(outside, Tensor) else outside
+        return _in_slices(_scaled, window.shape[2:-1], _Windows(*windows), window.flatten(2, -2), flat)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        _, outside, key_mask, *windows = inputs
+        window, outside, key_mask, *windows = inputs
         ctx.save_for_backward(*output, key_mask)
-        ctx.windows, ctx.learned = windows, isinstance(outside, Tensor)
+        ctx.shape, ctx.windows, ctx.learned = window.shape, windows, isinstance(outside, Tensor)
         ctx.mark_non_differentiable(output[2])
         ctx.set_materialize_grads(False)
 
@@ -133,21 +134,23 @@ class _UnitVariance(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple:  # type: ignore[override]
         if grads[:2] == (None, None):
-            return (None,) * 7
+            return (None,) * 6
         *output, key_mask = ctx.saved_tensors
         given = [torch.zeros_like(x) if grad is None else grad for x, grad in zip(output[:2], grads)]
-        d_window, d_outside = _in_slices(_scaled_backward, _Windows(key_mask, *ctx.windows), *given, *output)
-        return d_window, d_outside if ctx.learned else None, *[None] * 5
+        windows = _Windows(key_mask, *ctx.windows)
+        d_window, d_outside = _in_slices(_scaled_backward, ctx.shape[2:-1], windows, *given, *output)
+        learned = d_outside.reshape(ctx.shape[:-1]) if ctx.learned else None
+        return d_window.reshape(ctx.shape), learned, *[None] * 4
 
 
 def _scaled(keys: _Keys, window: Tensor, outside: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
     x = window.to(accumulator(window)).masked_fill(keys.missing, 0)
-    v = torch.as_tensor(outside, dtype=x.dtype, device=x.device)
     for _ in range(2):  # the mean of biases far from 0 is rounded, and E[x²] − μ² would cancel
         middle = x.sum(-1) / keys.inside
         x.sub_(middle.unsqueeze(-1)).masked_fill_(keys.missing, 0)
-        v = v - middle
-    v = v.masked_fill(keys.alone, 0)
+        outside = outside - middle
+    assert isinstance(outside, Tensor)
+    v = outside.masked_fill(keys.alone, 0)
     within = torch.linalg.vector_norm(x, dim=-1).square()  # in one pass
     variance = torch.addcmul(within, keys.between, v.square()) / keys.all
     factor = (variance + EPS).rsqrt()
@@ -165,35 +168,37 @@ def _scaled_backward(
     return grad.mul_(factor.unsqueeze(-1)).masked_fill_(keys.missing, 0), d_outside * factor
 
 
-def _in_slices(function: Callable[..., tuple], windows: _Windows, *tensors: Tensor | float) -> tuple[Tensor, ...]:
-    """Call a function with slices of N queries of each tensor, and join its results."""
+def _in_slices(
+    function: Callable[..., tuple], size: Sequence[int], windows: _Windows, *tensors: Tensor | float
+) -> tuple[Tensor, ...]:
+    """Call a function with slices of N queries of each tensor, ``(B, heads, N, …)``, and join its results."""
     window = tensors[0]
     assert isinstance(window, Tensor)
     batch, heads, positions, entries = window.shape
-    length, row = windows.size[0], math.prod(windows.size[1:])
-    parts: list[slice] = [slice(0, length)]
-    results: tuple[Tensor, ...] = ()
+    row = math.prod(size[1:])
+    parts = [slice(0, size[0])]
     if not torch.compiler.is_compiling() and not torch.jit.is_tracing():  # sizes may be symbolic
         # On a CPU, a slice stays in the cache. On a GPU, a slice has about four tables.
         budget = CACHE_BYTES if window.device.type == 'cpu' else chunk_bytes(window.device) // 4
-        parts = chunks(length, 4 * batch * heads * entries * row, budget)
+        parts = chunks(size[0], 4 * batch * heads * entries * row, budget)
     if len(parts) == 1:
-        return function(_keys(window, parts[0], windows), *tensors)
+        return function(_keys(window, parts[0], tuple(size), windows), *tensors)
+    results: tuple[Tensor, ...] = ()
     for part in parts:
         rows = slice(part.start * row, part.stop * row)
         given = (x[:, :, rows] if isinstance(x, Tensor) else x for x in tensors)
-        found = function(_keys(window, part, windows), *given)
+        found = function(_keys(window, part, tuple(size), windows), *given)
         results = results or tuple(x.new_empty(batch, heads, positions, *x.shape[3:]) for x in found)
         for result, x in zip(results, found):
             result[:, :, rows] = x
     return results
 
 
-def _keys(like: Tensor, part: slice, windows: _Windows) -> _Keys:
+def _keys(like: Tensor, part: slice, size: tuple[int, ...], windows: _Windows) -> _Keys:
     """Count the keys of the queries in some rows of the first axis."""
-    mask, size, window_size, is_causal, _ = windows
+    mask, window_size, is_causal, _ = windows
     if mask is None:
-        return kept(_unmasked_keys, like, part.start, part.stop, *windows[1:], accumulator(like))
+        return kept(_unmasked_keys, like, part.start, part.stop, size, *windows[1:], accumulator(like))
     row = math.prod(size[1:])
     where, exists = keys_of_rows(part.start, part.stop, size, window_size, is_causal, like.device)
     mask = mask.flatten(1)

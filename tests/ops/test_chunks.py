@@ -92,7 +92,7 @@ def test_slices_of_a_z_score_fit_the_cache_or_a_quarter_of_the_budget(monkeypatc
         lengths.append(x.shape[2])
         return (x,)
 
-    zscore._in_slices(function, zscore._Windows(None, (length,), (9,), False, 'global'), window)
+    zscore._in_slices(function, (length,), zscore._Windows(None, (9,), False, 'global'), window)
     assert lengths[0] == budget // (4 * 6 * 9)
     assert sum(lengths) == length
 
