@@ -81,7 +81,8 @@ def test_errors(work_dir, arguments, names):
     for name in ('iter_5.pth', 'epoch_5.pth'):
         (folder / 'mixed' / name).write_bytes((folder / 'iter_5.pth').read_bytes())
     before = {path: path.read_bytes() for path in folder.rglob('*.pth')}
-    code, _, said = average(*arguments.replace('{}', str(folder)).split(), '--out', folder / 'mean.pth')
+    words = [word.replace('{}', str(folder)) for word in arguments.split()]
+    code, _, said = average(*words, '--out', folder / 'mean.pth')
     assert (code, 'Traceback' in said) == (1, False)
     assert names.replace('{}', str(folder)) in said
     assert {path: path.read_bytes() for path in folder.rglob('*.pth')} == before

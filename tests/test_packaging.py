@@ -4,6 +4,7 @@ import json
 import os
 import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -326,7 +327,7 @@ def test_a_failed_build_is_explained_by_what_is_missing(setup, monkeypatch, tmp_
     old = tmp_path / 'g++-8'
     old.write_text('#!/bin/sh\nexit 1\n')
     old.chmod(0o755)
-    monkeypatch.setenv('CXX', str(old))
+    monkeypatch.setenv('CXX', shlex.quote(str(old)))
     said = setup.why_it_failed(tmp_path, 'c++20', True)
     assert all(name in said for name in ('c++20', str(old)))
     monkeypatch.setenv('CXX', 'true --as a-compiler')  # accepts everything

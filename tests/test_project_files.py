@@ -67,7 +67,7 @@ def test_ci_runs_each_test_once_and_sets_aside_what_changes_them(tmp_path):
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, checkout / name)
     for name in ('quickstart.sh', 'run_tests.sh'):
-        (checkout / 'tools' / name).write_text(f'printf "%s\\n" "$0 $*" "$(env)" >> {notes}')
+        (checkout / 'tools' / name).write_text(f'printf "%s\\n" "$0 $*" "$(env)" >> "{notes}"')
     (config / 'uv').mkdir(parents=True)
     (config / 'uv/uv.toml').touch()
     changes = (

@@ -141,7 +141,7 @@ def environment(tmp_path):
         'MMATTN_CACHE': str(tmp_path / 'cache'),
         'PATH': f'{tmp_path}:{os.environ["PATH"]}',
         'PIP_CONFIG_FILE': os.devnull,
-        'PIP_FIND_LINKS': str(tmp_path / 'wheels'),
+        'PIP_FIND_LINKS': (tmp_path / 'wheels').as_uri(),
         'PIP_NO_INDEX': '1',
         'PYTHON': sys.executable,
     }
@@ -181,8 +181,8 @@ def test_without_an_index_of_pytorch_the_build_for_cuda_serves_and_a_cache_chang
     add_wheel(tmp_path / 'index/torch', 'torch', version, cuda='13.0')
     wheel = next((tmp_path / 'index/torch').iterdir()).name
     (tmp_path / 'index/torch/index.html').write_text(f'<!DOCTYPE html><a href="{wheel}">{wheel}</a>')
-    no_folder = dict(PIP_FIND_LINKS='', PIP_NO_INDEX='', PIP_INDEX_URL=f'file://{tmp_path}/index')
-    no_folder.update(TORCH_INDEX_URL=f'file://{tmp_path}/nothing', MMATTN_ACCELERATOR='cpu')
+    no_folder = dict(PIP_FIND_LINKS='', PIP_NO_INDEX='', PIP_INDEX_URL=(tmp_path / 'index').as_uri())
+    no_folder.update(TORCH_INDEX_URL=(tmp_path / 'nothing').as_uri(), MMATTN_ACCELERATOR='cpu')
     done = environment(**no_folder)
     assert 'for CUDA, which runs on CPUs' in done.stdout
     assert environment.torch() == f'{version} 13.0'
@@ -221,10 +221,8 @@ def test_the_quick_start_compiles_the_cuda_kernels():
 
 def test_a_script_that_is_killed_leaves_no_progress_behind(tmp_path):
     """Whoever prints the progress has the pipe open: it ends when the last of them has ended."""
-    code = (
-        f"source {ROOT}/tools/environment/steps.sh; step 'long' bash -c 'echo there > {tmp_path}/started; exec sleep 5'"
-    )
-    process = subprocess.Popen(['bash', '-c', code], stdout=subprocess.PIPE, start_new_session=True)
+    code = f"source {ROOT}/tools/environment/steps.sh; step 'long' bash -c 'echo there > started; exec sleep 5'"
+    process = subprocess.Popen(['bash', '-c', code], cwd=tmp_path, stdout=subprocess.PIPE, start_new_session=True)
     while not (tmp_path / 'started').exists():
         time.sleep(0.05)
     process.kill()

@@ -4,6 +4,7 @@ import argparse
 import gzip
 import json
 import re
+import shlex
 import shutil
 
 import pytest
@@ -258,7 +259,7 @@ def test_own_text_is_divided_by_its_source_sentences(command, out, tmp_path, for
     assert all(2 <= len(rows[name]) <= 20 for name in ('val', 'test'))
     counts = ', '.join(f'{len(split)} {name}' for name, split in rows.items())
     assert sorted(re.findall(r'\d+ (?:train|val|test)', said[0])) == sorted(counts.split(', '))
-    assert said[-1] == f'python tools/train.py {out}/config.py'
+    assert shlex.split(said[-1]) == ['python', 'tools/train.py', f'{out}/config.py']
     cfg = Config.fromfile(out.rename(tmp_path / 'moved') / 'config.py')
     for name, loader in (('train', cfg.train_dataloader), ('val', cfg.val_dataloader), ('test', cfg.test_dataloader)):
         assert (loader.dataset.split, loader.dataset.data_root) == (name, str(tmp_path / 'moved'))

@@ -71,7 +71,7 @@ def env(monkeypatch, tmp_path):
     (tmp_path / 'links').mkdir()
     monkeypatch.setenv('PIP_CONFIG_FILE', os.devnull)
     monkeypatch.setenv('PIP_NO_INDEX', '1')
-    monkeypatch.setenv('PIP_FIND_LINKS', str(tmp_path / 'links'))
+    monkeypatch.setenv('PIP_FIND_LINKS', (tmp_path / 'links').as_uri())
     monkeypatch.setenv('MMATTN_CACHE', str(tmp_path / 'cache'))
 
 

@@ -199,7 +199,7 @@ def test_a_pickle_that_runs_code_is_refused(way, evil, tmp_path, monkeypatch, ca
         monkeypatch.syspath_prepend(str(ROOT / 'tools'))
         call = functools.partial(call, evil)
     else:
-        words = re.sub('IMAGE|MASK', r'\g<0>.png', call).replace('EVIL', str(evil)).split()
+        words = [word.replace('EVIL', str(evil)) for word in re.sub('IMAGE|MASK', r'\g<0>.png', call).split()]
         call = functools.partial(program, monkeypatch, way, words)
     before = {*tmp_path.rglob('*')}
     with pytest.raises((ValueError, SystemExit)) as raised:

@@ -226,7 +226,8 @@ def contents(folder):
 def test_a_tool_ends_with_one_message_and_writes_nothing(attempt, files, tmp_path, command, code, names):
     before = contents(tmp_path)
     small = ['--cfg-options', *SMALL] if '{image}' in command else []
-    done = attempt(*tool(*command.format(**files).split()), *small, MPLBACKEND='agg', **files['env'])
+    words = [word.format(**files) for word in command.split()]
+    done = attempt(*tool(*words), *small, MPLBACKEND='agg', **files['env'])
     assert re.search(names.format(**files), fails(done, code)), done.stderr
     assert contents(tmp_path) == before
 

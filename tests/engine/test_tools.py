@@ -345,20 +345,20 @@ def test_a_published_model_has_weights_and_what_describes_it(tmp_path):
     more = dict(content, meta=dict(content['meta'], time='now', seed=1), optimizer=dict(step=1), message_hub={})
     torch.save(more, tmp_path / 'iter_7.pth')
     done = run_command(tool('misc/publish_model.py', tmp_path / 'iter_7.pth', tmp_path / 'model.pth'))
-    published = torch.load(done.stdout.split()[-1])
+    published = torch.load(done.stdout.splitlines()[-1])
     assert str(published) == str(content)
     done = run_command(tool('misc/publish_model.py', tmp_path / 'iter_7.pth', tmp_path / 'model-v0.3.1'))
-    assert re.fullmatch(r'model-v0\.3\.1-[0-9a-f]{8}\.pth', Path(done.stdout.split()[-1]).name)
+    assert re.fullmatch(r'model-v0\.3\.1-[0-9a-f]{8}\.pth', Path(done.stdout.splitlines()[-1]).name)
     for bare in content['state_dict'], dict(meta=None, state_dict=content['state_dict']):
         torch.save(bare, tmp_path / 'bare.pth')
         done = run_command(tool('misc/publish_model.py', tmp_path / 'bare.pth', tmp_path / 'model.pth'))
-        assert str(torch.load(done.stdout.split()[-1])) == str(dict(content, meta={}))
+        assert str(torch.load(done.stdout.splitlines()[-1])) == str(dict(content, meta={}))
 
 
 @pytest.mark.e2e
 def test_a_published_model_is_named_by_its_hash_and_scores_the_same(run, trained, tmp_path):
     said = run(*tool('misc/publish_model.py', trained[0] / 'iter_2.pth', tmp_path / 'model.pth'))
-    published = Path(said.split()[-1])
+    published = Path(said.splitlines()[-1])
     assert published.name == f'model-{hashlib.sha256(published.read_bytes()).hexdigest()[:8]}.pth'
     assert [path.name for path in tmp_path.iterdir()] == [published.name]
     assert published.stat().st_size < (trained[0] / 'iter_2.pth').stat().st_size / 2  # no optimizer

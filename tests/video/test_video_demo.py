@@ -117,8 +117,8 @@ def test_the_command_of_the_page_on_own_data(monkeypatch, arguments, tmp_path):
     np.testing.assert_array_equal(masks()[0], squares(0, 1))
     write_mask(tmp_path / 'first.png', squares(0, 1))
     write_mask(tmp_path / 'later.png', squares(20, 5))
-    command = command.replace('CONFIG', arguments[3]).replace('CHECKPOINT', arguments[5])
-    call(monkeypatch, *f'{command} --overwrite'.split())
+    names = dict(CONFIG=arguments[3], CHECKPOINT=arguments[5])
+    call(monkeypatch, *(names.get(word, word) for word in command.split()), '--overwrite')
     found = masks()
     assert np.unique(found[0]).tolist() == [0, 1]
     assert not any((mask == 5).any() for mask in found[:20])
