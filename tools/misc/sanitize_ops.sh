@@ -2,7 +2,7 @@
 # Runs the tests of the native kernels under AddressSanitizer and UndefinedBehaviorSanitizer, once for each instruction
 # set of the processor: bash tools/misc/sanitize_ops.sh [pytest arguments]. It requires gcc's libasan, and creates the
 # environment by tools/environment/setup.sh. It builds a copy of the sources; the installed kernels do not change. All
-# tests of the operators take hours; only those of the kernels, -n 1 -k "native or random_options", 15 minutes.
+# tests of the operators take hours; those of the kernels are -n 1 -m kernels -k "CPU or random_options".
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bash tools/environment/setup.sh --with-mmcv-ops
