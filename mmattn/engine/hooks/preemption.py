@@ -1,5 +1,6 @@
 """Stop a run on a signal, because its time is up or its machine is required, so that it can be resumed later."""
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -33,6 +34,10 @@ class PreemptionHook(Hook):
     iteration there is nothing to save. A second signal, five seconds or more after the first, ends the process
     immediately, as without this hook. Since writes are atomic, checkpoints remain intact.
 
+    If no iteration ends within ``timeout`` seconds of the signal, because it hangs or an evaluation takes longer, the
+    process names its last checkpoint and exits with code 75, too. Of several processes, those that wait for it in a
+    collective then fail.
+
     Before each iteration, the processes synchronise by the ``all_reduce`` of one integer, which takes less than a
     millisecond for two processes on CPUs. A single process does not communicate. If gradients are accumulated, the run
     stops after an optimizer step.
@@ -45,6 +50,7 @@ class PreemptionHook(Hook):
 
     Args:
         signals (sequence of str): names of the signals. Defaults to ('SIGTERM', 'SIGUSR1').
+        timeout (float): seconds from a signal to the end of an iteration. Defaults to 60.0.
 
     Example:
         >>> hook = HOOKS.build(dict(type='mmattn.PreemptionHook', signals=['SIGUSR1']))
@@ -54,7 +60,7 @@ class PreemptionHook(Hook):
 
     priority = 'HIGHEST'  # runs before the other hooks of an iteration
 
-    def __init__(self, signals: Sequence[str] = ('SIGTERM', 'SIGUSR1')) -> None:
+    def __init__(self, signals: Sequence[str] = ('SIGTERM', 'SIGUSR1'), timeout: float = 60.0) -> None:
         unknown = [name for name in signals if name not in signal.Signals.__members__]
         if unknown:
             raise ValueError(f"signals must be names such as 'SIGTERM'; got {', '.join(map(repr, unknown))}")
@@ -64,6 +70,8 @@ class PreemptionHook(Hook):
         self._received, self._since = 0, 0.0
         self._common_batches = 0
         self._exiting = False
+        self._timer = threading.Timer(timeout, self._give_up)  # a thread: the main one may wait in a collective
+        self._timer.daemon = True
 
     def before_loops(self, runner: Runner) -> None:
         """Install the signal handlers."""
@@ -76,6 +84,7 @@ class PreemptionHook(Hook):
                 'saving it'
             )
             return
+        self._runner = runner
         for number in self.signals:
             self._earlier[number] = signal.signal(number, self._note)
         keep_from_children(self.signals)
@@ -106,6 +115,7 @@ class PreemptionHook(Hook):
         """Restore the earlier signal handlers, unless the process exits because of a signal."""
         if self._exiting:
             return
+        self._timer.cancel()
         for number, handler in self._earlier.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         _kept_from_children.difference_update(self.signals)
@@ -114,6 +124,7 @@ class PreemptionHook(Hook):
     def _note(self, number: int, frame: FrameType | None) -> None:
         if not self._received:
             self._received, self._since = number, time.monotonic()
+            self._timer.start()
         elif time.monotonic() - self._since >= SAME_SIGNAL:
             signal.signal(number, self._earlier[signal.Signals(number)] or signal.SIG_DFL)
             os.kill(os.getpid(), number)
@@ -125,6 +136,8 @@ class PreemptionHook(Hook):
         all_reduce(received, 'max')
         if received > 0 and not self._received:  # by another process; the same signal may still arrive here
             self._received, self._since = int(received), time.monotonic()
+        if received > 0:
+            self._timer.cancel()
         return bool(received > 0)  # equal in all processes: a signal that arrives now is reported the next time
 
     def _exit(self, runner: Runner) -> None:
@@ -141,6 +154,14 @@ class PreemptionHook(Hook):
         runner.call_hook('after_run')
         leave_process_group()
         raise SystemExit(os.EX_TEMPFAIL)
+
+    def _give_up(self) -> None:
+        last = self._runner.message_hub.get_info('last_ckpt', 'none yet')
+        text = f'{signal.Signals(self._received).name}: no iteration ended in PreemptionHook.timeout; exit code 75'
+        os.write(2, f'{text}; last checkpoint: {last}\n'.encode())  # the thread that hangs may hold the log or stderr
+        for worker in multiprocessing.active_children():  # one that hangs does not notice that its parent has ended
+            worker.kill()
+        os._exit(os.EX_TEMPFAIL)
 
     @staticmethod
     def _checkpoint_hook(runner: Runner) -> CheckpointHook | None:
