@@ -1,4 +1,4 @@
-"""The private members of mmengine, mmcv and torch that mmattn uses: one function each, with the reason.
+"""The private members of Python, mmengine, mmcv and torch that mmattn uses: one function each, with the reason.
 
 mmattn.registry imports this module, so it imports only mmengine's registry.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing.queues import Queue
 from typing import TYPE_CHECKING, Any
 
 from mmengine.registry import DefaultScope
@@ -93,6 +94,11 @@ def replace_load_state_dict(function: Callable[..., None]) -> None:
 
     if getattr(checkpoint.load_state_dict, 'func', None) is not function:
         checkpoint.load_state_dict = partial(function, checkpoint.load_state_dict)
+
+
+def replace_queue_error(function: Callable[[Exception, Any], None]) -> None:
+    """Call ``function(error, sent)`` where a process cannot send. multiprocessing prints the error, and all wait on."""
+    Queue._on_queue_feeder_error = staticmethod(function)  # type: ignore[attr-defined]
 
 
 def tensor_version(x: Tensor) -> int:

@@ -49,7 +49,7 @@ ROOMS = {
     'tests/dataset_converters': 4000,
     'tests/deployment': 900,
     'tests/detection': 200,
-    'tests/engine': 3500,
+    'tests/engine': 3600,
     'tests/frozen': 800,
     'tests/fuzz': 900,
     'tests/golden': 400,

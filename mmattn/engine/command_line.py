@@ -23,10 +23,11 @@ from mmengine.logging import print_log
 from mmengine.runner import Runner
 from torch import distributed
 
+from mmattn._compat import replace_queue_error
 from mmattn.engine.checkpoint_files import guard_checkpoints
 from mmattn.engine.former_values import SETTINGS, warn_of_former_values
 from mmattn.registry import HOOKS
-from mmattn.utils.command import describe
+from mmattn.utils.command import describe, end_worker
 from mmattn.utils.files import check_not_input, check_writable, config_files, hold
 
 SUFFIXES = ('.py', '.json', '.yaml', '.yml')
@@ -322,6 +323,7 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
         {'max_iters': 20}
     """
     guard_checkpoints()  # the config may name checkpoints anywhere
+    replace_queue_error(end_worker)  # without it, a data loader waits for a batch that its worker could not send
     path, options = Path(path), dict(options or {})
     if not path.exists():
         raise FileNotFoundError(errno.ENOENT, 'there is no such config', str(path))

@@ -6,6 +6,7 @@ A tool ends with ``run(main)``. It imports packages that print at import, such a
 import io
 import locale
 import logging
+import multiprocessing
 import os
 import re
 import sys
@@ -28,6 +29,8 @@ NEEDS_OPERATORS = re.compile(
 COMPILE_OPERATORS = (
     'Compile them once, which takes 7 to 15 minutes on two cores: bash tools/environment/setup.sh --with-mmcv-ops'
 )
+# What torch and the workers of its data loaders say about a full /dev/shm.
+FULL_SHARED_MEMORY = re.compile(r'out of shared memory|</torch_.*No space left on device', re.DOTALL)
 LOCAL_RANKS = ('LOCAL_RANK', 'SLURM_LOCALID', 'OMPI_COMM_WORLD_LOCAL_RANK')
 HEAD_START = 10.0  # seconds by which the other processes delay their messages, as the first may be slow
 
@@ -90,11 +93,8 @@ def describe(error: BaseException) -> str:
         message = re.split(r'\n[\w.]+(?:Error|Exception): ', message)[-1].strip()
     if isinstance(error, OSError) and error.strerror:
         message = error.strerror if error.filename is None else f'{_text(error.filename)}: {error.strerror}'
-        if str(error.filename).endswith('.mim/model-index.yml'):  # mmengine reads it for `_base_ = 'mmattn::…'`
-            message += (
-                '. The package is on the path, but not installed, so its configs are not found: in its checkout, '
-                'pip install --no-build-isolation -e .'
-            )
+    if FULL_SHARED_MEMORY.search(message):
+        message += '\n/dev/shm is full: start the container with --shm-size 8g, or set train_dataloader.num_workers=0'
     component = _component(error)
     if NEEDS_OPERATORS.search(message) and not has_mmcv_operators():
         return (
@@ -112,6 +112,13 @@ def describe(error: BaseException) -> str:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         message = f'{type(error).__name__}: {message or frame.line} ({frame.filename}:{frame.lineno})'
     return f'building {component}: {message}' if component and component not in message else message
+
+
+def end_worker(error: Exception, sent: Any) -> None:
+    """Print that an object cannot be sent, and end this process if it is a worker. Its parent then raises an error."""
+    print(f'{Path(sys.argv[0]).name}: a process cannot send {type(sent).__name__}: {describe(error)}', file=sys.stderr)
+    if multiprocessing.parent_process():
+        os._exit(1)
 
 
 def checkpoint_cache() -> str:

@@ -46,9 +46,10 @@ for line in sys.stdin:
 """
 
 # A hook that signals its process and the workers of its data loaders, as a scheduler does, or lets a checkpoint meet a
-# full disk, and a transform that notes the samples that the pipeline gets.
+# full disk, and a transform that notes the samples that the pipeline gets. After four samples of a process, its kinds
+# wait, or return what a worker cannot send.
 SABOTAGE = """
-import multiprocessing, os, resource, signal, subprocess
+import multiprocessing, os, resource, signal, subprocess, time
 from mmengine.fileio import LocalBackend
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS, TRANSFORMS
@@ -102,7 +103,30 @@ class Note:
         index = results['sample_idx']
         with open(os.environ['NOTES'], 'a') as file:
             file.write(f'{getattr(index, "position", None)} {int(index)}\\n')
+        self.count = getattr(self, 'count', 0) + 1
+        return self.later(results) if self.count > 4 else results
+
+    def later(self, results):
         return results
+
+@TRANSFORMS.register_module()
+class Hang(Note):
+    def later(self, results):
+        if os.environ.get('RANK') in (None, '1'):
+            time.sleep(300)
+        return results
+
+@TRANSFORMS.register_module()
+class FullSharedMemory(Note):
+    def later(self, results):
+        return dict(results, scale_factor=NotSent())
+
+class NotSent:
+    def __deepcopy__(self, memo):
+        return self
+
+    def __reduce__(self):
+        raise RuntimeError('unable to write to file </torch_1_2_3>: No space left on device (28)')
 """
 
 CONFIG = """

@@ -159,6 +159,29 @@ def test_settings_of_the_runs_above_matter(whole):
     assert_same_end(whole(), whole(workers=3))
 
 
+@pytest.mark.parametrize('processes', [1, 2])
+def test_a_loop_that_hangs_is_left(train, tmp_path, processes):
+    """With the code of a requeue, where a worker never returns its fifth sample. A second process is left waiting."""
+    options = [f'default_hooks.{name}' for name in ('preemption.timeout=1', 'checkpoint.interval=1')]
+    options += ['train_cfg.val_interval=6']
+    hang = 'train_dataloader.dataset.pipeline.1.type=Hang'
+    settings = dict(processes=processes, workers=1, kill='step 2', signals='SIGTERM')
+    codes = train(tmp_path, *options, hang, **settings)
+    assert codes[-1] == STOPPED, train.log
+    assert 0 not in codes
+    assert f'last checkpoint: {tmp_path}/iter_2.pth' in train.log
+    assert train(tmp_path, *options, resume=True, processes=processes) == [0] * processes, train.log
+    assert len(re.findall(r'Iter\(train\)', train.log)) == 4
+
+
+def test_a_batch_that_cannot_be_sent_ends_the_run(train, tmp_path):
+    """With the remedy for a full /dev/shm. A loader would wait for it for ever."""
+    full = 'train_dataloader.dataset.pipeline.1.type=FullSharedMemory'
+    assert train(tmp_path, full, workers=1) == [1], train.log
+    assert '--shm-size' in train.log
+    assert 'error: DataLoader worker' in train.log
+
+
 STOCK = [
     'default_hooks.checkpoint.type=CheckpointHook',
     'train_dataloader.sampler.type=InfiniteSampler',
