@@ -25,7 +25,7 @@ from torch import distributed
 
 from mmattn._compat import replace_queue_error
 from mmattn.engine.checkpoint_files import guard_checkpoints
-from mmattn.engine.former_values import SETTINGS, warn_of_former_values
+from mmattn.engine.former_values import SETTINGS, warn_of_former_values, warn_of_unread_names
 from mmattn.registry import HOOKS
 from mmattn.utils.command import describe, end_worker
 from mmattn.utils.files import check_not_input, check_writable, config_files, hold
@@ -346,6 +346,7 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
     except (KeyError, TypeError) as error:
         raise ValueError(f'--cfg-options does not fit {path}: {error.args[0]}') from error
     warn_of_former_values(cfg, before)
+    warn_of_unread_names(cfg)
     for loader in (cfg.get(f'{split}_dataloader') or {} for split in ('train', 'val', 'test')):
         if not loader.get('num_workers'):  # torch refuses options of workers without workers
             for option in {'persistent_workers', 'prefetch_factor'}.intersection(loader):

@@ -2,6 +2,7 @@
 
 A setting takes the value of such a name when its file is executed. Where a child of the config or an option gives the
 name another value, the settings of the bases keep the former one. mmengine says nothing, so a warning names them.
+Another warning names what a child sets and nothing reads, such as ``batch_size``.
 """
 
 import ast
@@ -25,6 +26,7 @@ SETTINGS = {
     *inspect.signature(FlexibleRunner.__init__).parameters,
     'activation_checkpointing',
     'check',
+    'compile',
     'custom_imports',
     'efficient_conv_bn_eval',
     'find_unused_parameters',
@@ -45,7 +47,7 @@ def warn_of_former_values(cfg: Config, before: Mapping[str, Any]) -> None:
     """
     final = _plain(cfg.to_dict())
     settings = {name: value for name, value in final.items() if name in SETTINGS}
-    former = _plain(_literals(cfg.text) | dict(before))
+    former = _plain(_literals(cfg) | dict(before))
     for name in sorted(former.keys() & final.keys() - SETTINGS):
         follow = {*_holding(settings, name, final[name])}
         if keys := [key for key in _holding(settings, name, former[name]) if key not in follow]:
@@ -53,15 +55,35 @@ def warn_of_former_values(cfg: Config, before: Mapping[str, Any]) -> None:
             print_log(f'{text}: {", ".join(shorten(keys, 6))}', 'current', logging.WARNING)
 
 
-def _literals(text: str) -> dict[str, Any]:
-    """Read the values that the bases of a config give to names, as far as they are literals. Nothing is executed."""
+def warn_of_unread_names(cfg: Config) -> None:
+    """Warn of names that a child of a config sets, and that neither the Runner nor any expression in its files reads.
+
+    A file without bases is left out: it may be what a training has written, whose names have been read.
+    """
+    names = [(path, x) for path, tree in _files(cfg.text) for x in ast.walk(tree) if isinstance(x, ast.Name)]
+    read = {x.id for _, x in names if isinstance(x.ctx, ast.Load)} | {*re.findall(r'_base_\.(\w+)', cfg.text)}
+    for child in [path for path, x in names if x.id == '_base_' and isinstance(x.ctx, ast.Store)]:
+        if unread := sorted({x.id for path, x in names if path == child} & cfg.keys() - read - SETTINGS):
+            text = f'{child}: no setting reads {", ".join(unread)}; a child replaces a setting by its whole name, as in'
+            print_log(f'{text} train_dataloader = dict(batch_size=8)', 'current', logging.WARNING)
+
+
+def _files(text: str) -> Iterator[tuple[str, ast.Module]]:
+    """Parse the files of a config, the child last, with their paths."""
     text = re.sub(r'\{\{\s*\$(\w+)\s*:\s*(\S*?)\s*\}\}', lambda match: os.environ.get(match[1], match[2]), text)
-    values: dict[str, Any] = {}
-    for file in re.split(r'(?m)^(?:/|\w:\\).*\.(?:py|json|ya?ml)$', text)[1:-1]:  # each after its path, the child last
+    _, *parts = re.split(r'(?m)^((?:/|\w:\\).*\.(?:py|json|ya?ml))$', text)
+    for path, code in zip(parts[::2], parts[1::2]):
         with suppress(SyntaxError):  # of YAML
-            for node in ast.parse(file).body:
-                if isinstance(node, ast.Assign):
-                    values[ast.unparse(node.targets[0])] = _literal(node.value, values)
+            yield path, ast.parse(code)
+
+
+def _literals(cfg: Config) -> dict[str, Any]:
+    """Read the values that the bases of a config give to names, as far as they are literals. Nothing is executed."""
+    values: dict[str, Any] = {}
+    for path, tree in _files(cfg.text):
+        for node in tree.body:
+            if isinstance(node, ast.Assign) and path != os.path.abspath(cfg.filename):
+                values[ast.unparse(node.targets[0])] = _literal(node.value, values)
     return values
 
 

@@ -60,6 +60,41 @@ def test_settings_that_keep_a_former_value_are_a_warning(tmp_path, monkeypatch, 
     assert sorted(', '.join(logged).split(', ')) == sorted(names or [''])
 
 
+@pytest.mark.parametrize(
+    ('child', 'names'),
+    [
+        ('batch_size = 8\ntrain_cfg = dict(max_iters=5)\nmax_iters = 10', 'batch_size, max_iters'),
+        ('train_dataloder = dict(batch_size=8)', 'train_dataloder'),
+        ('compile = True\ncheck = None', None),  # read by the Runner and the tools
+        ("data_root = 'new'", None),  # read by the base
+        ('batch_size = 8\ntrain_dataloader = dict(batch_size=batch_size)', None),
+        ("last = dict(type='Y')\npipeline = [*_base_.pipeline, last]", None),
+        ("batch_size = 8\nmodel = dict(a='{{_base_.batch_size}}')", None),
+    ],
+)
+def test_names_that_no_setting_reads_are_a_warning(tmp_path, monkeypatch, child, names):
+    """Not those of what a training has written, which reads none."""
+    logged = []
+    monkeypatch.setattr(former_values, 'print_log', lambda *line: logged.append(line[0]))
+    (tmp_path / 'base.py').write_text(BASE + 'batch_size = 2\nfound = batch_size\n' * ('{{' in child))
+    (tmp_path / 'child.py').write_text(CHILD + child)
+    cfg = Config.fromfile(tmp_path / 'child.py')
+    former_values.warn_of_unread_names(cfg)
+    expected = [] if names is None else [f'{tmp_path}/child.py: no setting reads {names}']
+    assert [line.partition(';')[0] for line in logged] == expected
+    cfg.dump(tmp_path / 'written.py')
+    load_config(tmp_path / 'written.py')
+    assert len(logged) == len(expected)
+
+
+def test_no_shipped_config_has_such_a_name(monkeypatch):
+    logged = []
+    monkeypatch.setattr(former_values, 'print_log', lambda *line: logged.append(line[0]))
+    for path in sorted(config_path().glob('bi_*/*.py')):
+        former_values.warn_of_unread_names(Config.fromfile(path))
+    assert logged == []
+
+
 def test_settings_of_a_base_of_a_package(tmp_path, monkeypatch):
     """Whose parts mmengine marks with the scope."""
     logged = []

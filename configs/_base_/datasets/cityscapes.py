@@ -2,7 +2,6 @@
 _base_ = './segmentation.py'
 dataset_type = 'CityscapesDataset'
 data_root = '{{$CITYSCAPES_ROOT:data/cityscapes}}'
-crop_size = (769, 769)
 train_dataloader = dict(
     batch_size=2,
     dataset=dict(
