@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Any
 
+from mmengine.dataset import ConcatDataset
 from mmengine.registry import MODELS
 from mmengine.runner import IterBasedTrainLoop, Runner
 
 from mmattn.utils.component_type import component_class, dicts
 from mmattn.utils.faults import Faults, shorten
 
-from .data_sets import IGNORED, Part, Run, walk
+from .data_sets import IGNORED, Part, Run, data_sets, walk
 from .facts import Facts
 
 SUFFIXES = ('.avif', '.bmp', '.gif', '.jfif', '.jp2', '.jpeg', '.jpg', '.npy', '.png', '.ppm', '.tif', '.tiff', '.webp')
@@ -120,6 +121,16 @@ def num_classes(run: Run) -> Rule:
                 yield f'{where}.num_classes', f'{head["num_classes"]}, but {data} has {count} classes'
 
 
+def metainfo(run: Run) -> Rule:
+    """Parts of a ``ConcatDataset`` with other meta information than the first. The error of mmengine names no key."""
+    for where, kind, cfg in data_sets(run.cfg, run.loaders):
+        parts = [part for part in run.parts if part.where.startswith(f'{where}.datasets.') and part.dataset is not None]
+        for part in parts[1:] if kind is ConcatDataset else ():
+            for key, x in part.dataset.metainfo.items():
+                if key not in (cfg.get('ignore_keys') or ()) and repr(x) != repr(parts[0].dataset.metainfo.get(key)):
+                    yield part.where, f"its {key} is not that of {parts[0].where}; ignore_keys=['{key}'] if so meant"
+
+
 def class_weight(run: Run) -> Rule:
     """Losses with weights for another number of classes than the head has."""
     for where, head in _heads(run):
@@ -212,7 +223,7 @@ def unit(runner: Runner) -> Rule:
             yield 'param_scheduler', f'{name} needs by_epoch={wanted}, as train_cfg counts'
 
 
-ERRORS = (empty, files, sizes, labels, binary, boxes, ids, classes, num_classes, class_weight, vocabulary)
+ERRORS = (empty, files, sizes, labels, binary, boxes, ids, classes, metainfo, num_classes, class_weight, vocabulary)
 WARNINGS = (ignored, absent, copies, beside, beyond, lost)
 OF_SCHEDULE = (learning_rate, unit)  # of a Runner
 

@@ -5,12 +5,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from mmengine.optim import LinearLR, MultiStepLR, OptimWrapper
+from mmengine.registry import DATASETS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 
 from mmattn.check.driver import run_rules
 from mmattn.check.rules import OF_SCHEDULE
 
-from .conftest import CLASSES
+from .conftest import CLASSES, data_set
 
 
 def head(num_classes=2, **options):
@@ -52,6 +53,20 @@ def test_names_of_classes(check):
     errors, _ = check(val=dict(metainfo=dict(classes=CLASSES[::-1])))
     assert {*errors} == {('classes', 'val_dataloader.dataset')}
     assert ('classes', 'train_dataloader.dataset') in check(dict(metainfo=dict(classes='tube')))[0]
+
+
+def test_parts_of_a_concatenated_data_set(check, root):
+    """The key that differs, unless it is ignored."""
+    parts = [data_set(root, metainfo=dict(classes=CLASSES, palette=[[0, 0, 0], [i, i, i]])) for i in (1, 1, 2)]
+    data = dict(type='ConcatDataset', datasets=parts)
+    (((rule, where), text),) = check(train_dataloader=dict(dataset=data))[0].items()
+    assert (rule, where) == ('metainfo', 'train_dataloader.dataset.datasets.2')
+    assert 'palette' in text
+    with pytest.raises(ValueError, match='meta information'):
+        DATASETS.build(data)
+    data['ignore_keys'] = ['palette']
+    assert check(train_dataloader=dict(dataset=data)) == ({}, {})
+    DATASETS.build(data)
 
 
 @pytest.fixture
