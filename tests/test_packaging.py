@@ -124,6 +124,18 @@ def archive(checkout, tmp_path_factory):
     return next(folder.glob('mmattn-*.tar.gz'))
 
 
+@pytest.mark.skipif(not (ROOT / '.git').exists(), reason='of a checkout')
+def test_a_checkout_on_the_path_needs_no_installation(child, run_python):
+    """In plain Python, since it has what an editable install makes."""
+    code = (
+        f"import mmattn.registry; from mmengine.hub import get_config; print(get_config('mmattn::{CONFIG}').filename)"
+    )
+    said = run_python(code, python=child, PYTHONPATH=str(ROOT))
+    assert Path(said.splitlines()[-1]).samefile(ROOT / 'configs' / CONFIG)
+    metafiles = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob('configs/*/metafile.yml'))
+    assert (ROOT / 'mmattn/.mim/model-index.yml').read_text() == f'Import: {metafiles}\n'
+
+
 # An editable install leaves `mmattn/.mim` in the checkout, and the plain one comes after it.
 @pytest.fixture(scope='module', params=['editable', 'plain', 'wheel'])
 def installed(request, child, checkout):

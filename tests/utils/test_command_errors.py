@@ -13,7 +13,6 @@ from torch import distributed
 from torch.hub import load_state_dict_from_url
 from torch.utils.data import DataLoader
 
-from mmattn.engine.command_line import load_config
 from mmattn.utils import command
 from mmattn.utils.command import describe, needs_mmcv_operators, run
 from mmattn.utils.files import write_text
@@ -192,12 +191,6 @@ class Unmasked(list):
         raise ValueError('no mask: a.png')
 
 
-def of_a_checkout_on_the_path_that_is_not_installed(folder, patch):
-    patch.setattr('mmengine.config.config.get_installed_path', lambda package: str(folder))
-    (folder / 'mine.py').write_text("_base_ = 'mmattn::bi_cc/x.py'")
-    load_config(folder / 'mine.py')
-
-
 def of_weights_that_cannot_be_downloaded(folder, patch):
     """Nothing listens at this address."""
     patch.setenv('TORCH_HOME', str(folder / 'home'))
@@ -222,12 +215,11 @@ def of_a_log_file_on_a_full_disk(folder, patch):
     [
         (lambda *_: next(iter(DataLoader(Unmasked([0]), num_workers=1))), 'error: no mask: a.png'),
         (lambda *_: HOOKS.build(dict(type='LoggerHook', intervall=2)), "LoggerHook.*'intervall'"),
-        (of_a_checkout_on_the_path_that_is_not_installed, 'model-index.yml.*pip install'),
         (of_weights_that_cannot_be_downloaded, 'to .*/home/hub/checkpoints'),
         (of_a_file_on_a_full_disk, '/scores.json: File too large'),
         (of_a_log_file_on_a_full_disk, 'epoch_1.pth: No space left on device'),
     ],
-    ids=['worker', 'component', 'not installed', 'download', 'full disk', 'log'],
+    ids=['worker', 'component', 'download', 'full disk', 'log'],
 )
 def test_errors_of_other_packages_are_one_message(ends, tmp_path, monkeypatch, fail, names):
     code, said = ends(lambda: fail(tmp_path, monkeypatch))

@@ -9,7 +9,7 @@ bash tools/environment/setup.sh --with-mmcv-ops
 export PATH=$PWD/.venv/bin:$PATH
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
-git ls-files -z -- mmattn tests setup.py pyproject.toml README.md LICENSE configs tools | xargs -0 cp --parents -t "$copy"
+git ls-files -z -- mmattn tests setup.py pyproject.toml README.md LICENSE configs tools | xargs -0 cp --parents -P -t "$copy"
 cd "$copy"
 
 echo 'compiling, with sanitizers'
