@@ -53,6 +53,7 @@ PARTS = {  # whether it is here, and what to do otherwise
             'sacrebleu',
             'sphinx',
             'tifffile',
+            'torchvision',
             'triton',
         )
     },
