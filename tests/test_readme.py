@@ -8,7 +8,6 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-import torch
 from mmengine.config import Config
 from mmengine.registry import DATASETS, METRICS, MODELS, init_default_scope
 
@@ -109,18 +108,6 @@ def test_a_stock_config_with_our_layers_builds(tmp_path, stock, part, layer, cou
         init_default_scope(package)
         built = MODELS.build(cfg.model[part])
         assert sum(isinstance(module, getattr(mmattn.layers, layer)) for module in built.modules()) == count
-
-
-def test_the_layer_of_your_own_runs_in_its_config(tmp_path, monkeypatch):
-    (layer,) = (text for text in SNIPPETS if '@MODELS.register_module()' in text)
-    (config,) = (text for text in SNIPPETS if "imports=['my_layers']" in text)
-    (tmp_path / 'my_layers.py').write_text(layer)
-    (tmp_path / 'mine.py').write_text(config)
-    monkeypatch.syspath_prepend(tmp_path)
-    model = MODELS.build(load_config(tmp_path / 'mine.py').model).eval()
-    assert sum(type(module).__name__ == 'PooledAttention' for module in model.modules()) == 6 + 3
-    with torch.no_grad():
-        assert model(torch.rand(1, 3, 64, 64)).shape == (1, 2, 8, 8)
 
 
 def test_captions_of_your_own_are_read(tmp_path, monkeypatch):
