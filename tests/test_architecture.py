@@ -43,7 +43,7 @@ ROOMS = {
     'mmattn/utils': 1300,
     'mmattn/video': 2400,
     'mmattn/visualization': 600,
-    'tests': 3000,
+    'tests': 3100,
     'tests/check': 1100,
     'tests/contracts': 1500,
     'tests/dataset_converters': 4000,
