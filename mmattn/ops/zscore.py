@@ -80,6 +80,12 @@ def unit_variance(
         tuple[Tensor, Tensor]: scaled ``window_bias`` and ``outside_bias``, float32 or float64 ``(B, heads, *S, K)``
         and ``(B, heads, *S)``. Entries without a key are 0.
 
+    Raises:
+        ValueError: if ``window_size`` does not fit the entries of ``window_bias``, if ``outside_bias`` is −∞ for all
+            queries, if a shape, a device or the mask's dtype is wrong, or for ``key_mask`` or ``is_causal`` with
+            'grid'.
+        TypeError: if a bias is not floating-point.
+
     Example:
         >>> bias, outside = unit_variance(torch.randn(1, 8, 32, 32, 7 * 7), 7)
         >>> query, key, value = torch.randn(3, 1, 8, 32, 32, 16).unbind()
