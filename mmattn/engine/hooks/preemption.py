@@ -18,6 +18,7 @@ from mmengine.runner import Runner
 
 from mmattn.engine.command_line import leave_process_group
 from mmattn.registry import HOOKS
+from mmattn.utils.checks import check_positive
 
 from .checkpoint import CheckpointHook
 
@@ -50,7 +51,7 @@ class PreemptionHook(Hook):
 
     Args:
         signals (sequence of str): names of the signals. Defaults to ('SIGTERM', 'SIGUSR1').
-        timeout (float): seconds from a signal to the end of an iteration. Defaults to 60.0.
+        timeout (float): seconds from a signal to the end of an iteration, above 0. Defaults to 60.0.
 
     Example:
         >>> hook = HOOKS.build(dict(type='mmattn.PreemptionHook', signals=['SIGUSR1']))
@@ -64,6 +65,7 @@ class PreemptionHook(Hook):
         unknown = [name for name in signals if name not in signal.Signals.__members__]
         if unknown:
             raise ValueError(f"signals must be names such as 'SIGTERM'; got {', '.join(map(repr, unknown))}")
+        check_positive('timeout', timeout)  # the timer starts at a signal, and its errors end nothing
         self.signals = [signal.Signals[name] for name in signals]
         self._installed = False
         self._earlier: dict[signal.Signals, Any] = {}

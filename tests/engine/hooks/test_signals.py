@@ -200,6 +200,12 @@ def test_signals_are_known_by_name():
         PreemptionHook(signals=['SIGNONE', 'SIGTERM', 'sigterm'])
 
 
+@pytest.mark.parametrize('timeout', [0, -1.0, '60', None, float('nan')])
+def test_a_timeout_that_is_none_is_refused_before_a_signal(timeout):
+    with pytest.raises((TypeError, ValueError), match='timeout'):
+        PreemptionHook(timeout=timeout)
+
+
 SCRIPT = """
 import os, pathlib, signal, sys, time
 def stop(*_):
