@@ -106,7 +106,8 @@ def describe(error: BaseException) -> str:
         message = (
             f'a file cannot be downloaded ({error.reason}). Copy it from the address that the output names after '
             f"'Downloading' to {checkpoint_cache()}, or train without pretrained weights, for example with "
-            '--cfg-options model.pretrained=None'
+            '--cfg-options model.pretrained=None. For a config that a converter has written, run the converter again '
+            'with --pretrained FILE or --from-scratch'
         )
     if not _is_expected(error) or not message:
         frame = traceback.extract_tb(error.__traceback__)[-1]

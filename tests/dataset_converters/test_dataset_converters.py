@@ -10,7 +10,9 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import torch
 from mmengine.config import Config
+from mmseg.models import MobileNetV2
 from PIL import Image
 
 from common.face_alignment import fit_similarity
@@ -292,16 +294,20 @@ def test_an_image_may_be_called_as_a_piece_of_another_one(tmp_path):
 
 @pytest.mark.e2e
 def test_photographs_train_with_the_command_that_is_printed(run, command, photos, out, tmp_path):
-    """And the data may move, with their config."""
-    *_, printed = command(color_labels, *photos)[1]
+    """And the data may move, with their config and the weights that it starts from, which do not change."""
+    weights = MobileNetV2().state_dict()
+    torch.save(weights, tmp_path / 'weights.pth')
+    *_, printed = command(color_labels, *photos, '--pretrained', tmp_path / 'weights.pth')[1]
     python, tool, config = shlex.split(printed)
     assert (python, tool, config) == ('python', 'tools/train.py', str(out / 'config.py'))
     config = out.rename(tmp_path / 'moved') / 'config.py'
-    small = [option for option in SMALL if 'size' not in option or 'batch_size' in option]
+    small = [option for option in SMALL if 'model' not in option and 'crop_size' not in option]
     options = ['--work-dir', tmp_path / 'work', '--cfg-options', *small, 'val_dataloader.num_workers=0']
     options += ['val_dataloader.persistent_workers=False']
     log = run(sys.executable, ROOT / tool, config, *options)
     assert re.search(r'straße\W+[\d.]+', log)
+    trained = torch.load(tmp_path / 'work/iter_2.pth', weights_only=False)['state_dict']
+    assert all(torch.equal(trained[f'backbone.{name}'], value) for name, value in weights.items())
     log = run(sys.executable, ROOT / 'tools/test.py', config, tmp_path / 'work/iter_2.pth', *options)
     assert re.search(r'mIoU: [\d.]+', log)
 

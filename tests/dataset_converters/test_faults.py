@@ -156,6 +156,8 @@ FAULTS = {
         ({}, '/images … --val-fraction', '--val-fraction 0.5'),  # divided already
         ({}, '--crop … --val-fraction', '--crop 16'),
         ({}, '--crop … 0', '--val-fraction 0.5 --crop 0'),
+        ({}, '--pretrained … --val-fraction', '--from-scratch'),
+        ({}, '/none.pth', '--val-fraction 0.5 --pretrained {}/none.pth'),
         ({}, '/images … --masks', '--masks {}/images'),
         ({}, '--max-distance … -5', '--max-distance -5'),
         ({'masks/train/a.png': np.dstack([RED[:, :25], BLACK[:, :25, 0]])}, '/masks/train/a.png … alpha'),

@@ -1,4 +1,4 @@
-"""The choice of images for validation, labels of colours, and the config and the pieces of a data set."""
+"""The choice of images for validation, labels of colours, and the config, its weights and the pieces of a data set."""
 
 import re
 import shutil
@@ -6,19 +6,32 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from mmengine.config import Config
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import MODELS, init_default_scope
+from mmengine.structures import PixelData
+from mmseg.models import MobileNetV2
+from mmseg.structures import SegDataSample
 from PIL import Image
+from torch import nn
 
 from common.segmentation import (
+    PUBLIC,
+    SAVED,
     Palette,
+    Start,
     check_crop,
     choose_validation,
     config_text,
     cut_images,
     label_colours,
     save_labels,
+    write_config,
 )
 from mmattn.utils.faults import FaultsError
+
+SMALL = 'mmattn::bi_cc/bi-cc_r18-d8-half_1xb8-160_camvid-180x180.py'
 
 
 def test_another_image_does_not_change_the_choice_of_many():
@@ -87,7 +100,7 @@ def test_a_config_has_the_classes_the_channels_and_the_crops_of_its_data(
     tmp_path, images, plain, crop, stride, test, capsys
 ):
     names, palette = ['roof', "o'tree"], [[1, 2, 3], [4, 5, 6]]
-    text = config_text('.tif', names, palette, images[2:] if plain else images[:2], crop, test)
+    text = config_text('.tif', names, palette, images[2:] if plain else images[:2], crop, test, PUBLIC)
     (tmp_path / 'config.py').write_text(text)
     cfg = Config.fromfile(tmp_path / 'config.py')
     for loader in ('train', 'val', 'test'):
@@ -120,6 +133,98 @@ def test_images_of_a_config_have_the_same_channels(images):
     np.save(images[1], np.zeros((4, 5, 3)))
     with pytest.raises(FaultsError, match=r'b\.npy: 3 channels.* 2'):
         config_text('.npy', ['a'], [[0, 0, 0]], images[:2])
+
+
+def disturb(network):
+    """Change all weights and statistics, so that none is what the network starts with."""
+    with torch.no_grad():
+        for value in network.state_dict().values():
+            value.copy_(value + torch.rand(value.shape) / 9 if value.is_floating_point() else value + 5)
+    return network
+
+
+def save_classifier(path, network):
+    """Save weights as mmpretrain does, with the layers that follow the backbone."""
+    weights = {f'backbone.{name}': value for name, value in network.state_dict().items()}
+    others = {'backbone.conv2.conv.weight': torch.zeros(1280, 320, 1, 1), 'head.fc.bias': torch.zeros(1000)}
+    torch.save(dict(meta=dict(epoch=300), state_dict={**weights, **others}), path)
+
+
+def save_backbone(path, network):
+    torch.save(network.state_dict(), path)
+
+
+def save_detector(path, network):
+    """Save weights as mmdet does, whose blocks name their convolutions by purpose, and whose first one lacks one."""
+    names = {'conv.0': 'expand_conv', 'conv.1': 'depthwise_conv', 'conv.2': 'linear_conv'}
+    first = {'conv.0': 'depthwise_conv', 'conv.1': 'linear_conv'}
+
+    def renamed(name):
+        block = re.match(r'(layer\d\.\d)\.(conv\.\d)(.+)', name)
+        return f'{block[1]}.{(first if block[1] == "layer1.0" else names)[block[2]]}{block[3]}' if block else name
+
+    weights = {renamed(name): value for name, value in network.state_dict().items()}
+    torch.save(dict(state_dict={**weights, 'conv2.bn.bias': torch.zeros(1280)}), path)
+
+
+def train_a_step(cfg):
+    """Build and initialise the model of a config, and return the states of its backbone before and after a step."""
+    init_default_scope('mmseg')
+    model = MODELS.build(cfg.model)
+    model.init_weights()
+    before = {name: value.clone() for name, value in model.backbone.state_dict().items()}
+    head = model.decode_head.conv_seg.weight.clone()
+    model.train()
+    labels = SegDataSample(gt_sem_seg=PixelData(data=torch.randint(0, 2, (1, 64, 64))))
+    data = dict(inputs=[torch.randint(0, 256, (3, 64, 64), dtype=torch.uint8)] * 2, data_samples=[labels] * 2)
+    model.train_step(data, build_optim_wrapper(model, cfg.optim_wrapper))
+    assert not torch.equal(head, model.decode_head.conv_seg.weight)
+    return before, model.backbone.state_dict()
+
+
+@pytest.mark.parametrize('save', [save_classifier, save_backbone, save_detector])
+@pytest.mark.parametrize('count', [99, 100])
+def test_a_backbone_has_the_weights_of_the_file_and_trains_on_enough_images(tmp_path, images, save, count):
+    stored = disturb(MobileNetV2())
+    save(tmp_path / 'file.pth', stored)
+    start = Start(pretrained=tmp_path / 'file.pth')
+    write_config(tmp_path, '.png', ['a', 'b'], [[0, 0, 0], [1, 1, 1]], [images[2]] * count, start)
+    (tmp_path / 'file.pth').unlink()
+    cfg = Config.fromfile(tmp_path / 'config.py')
+    cfg.model.data_preprocessor = dict(cfg.model.data_preprocessor, size=(64, 64))
+    before, after = train_a_step(cfg)
+    assert before.keys() == stored.state_dict().keys()
+    for name, value in stored.state_dict().items():
+        assert torch.equal(before[name], value), name
+        assert torch.equal(after[name], value) == (count == 99), name
+
+
+@pytest.mark.parametrize('content', [nn.Conv2d(3, 32, 3).state_dict(), {'a': 1}, {'state_dict': {}}, None])
+def test_other_files_are_no_weights(tmp_path, content):
+    path = tmp_path / 'file.pth'
+    path.write_text('words') if content is None else torch.save(content, path)
+    with pytest.raises(FaultsError, match=r'file\.pth'):
+        Start(pretrained=path).check()
+    with pytest.raises(FaultsError, match='--from-scratch'):
+        Start(pretrained=path, from_scratch=True).check()
+
+
+@pytest.mark.parametrize('plain', [True, False])
+def test_from_scratch_is_the_shipped_config_with_the_classes(tmp_path, images, plain):
+    """As are images with other channels, whatever their number. Weights for them are a fault."""
+    arguments = '.png', ['a', 'b'], [[0, 0, 0], [1, 1, 1]], images[2:] if plain else images[:2]
+    write_config(tmp_path, *arguments, Start(from_scratch=plain))
+    (tmp_path / 'shipped.py').write_text(f'_base_ = [{SMALL!r}]')
+    cfg, shipped = Config.fromfile(tmp_path / 'config.py'), Config.fromfile(tmp_path / 'shipped.py')
+    for head in ('decode_head', 'auxiliary_head'):
+        shipped.model[head].num_classes = 2
+    if not plain:
+        shipped.model.backbone.in_channels = 2
+        cfg.model.data_preprocessor = shipped.model.data_preprocessor
+        with pytest.raises(FaultsError, match='--pretrained'):
+            config_text(*arguments, checkpoint=SAVED)
+    for key in ('model', 'optim_wrapper', 'param_scheduler', 'train_cfg', 'load_from'):
+        assert cfg[key] == shipped[key]
 
 
 @pytest.mark.parametrize('crop', [0, -3])

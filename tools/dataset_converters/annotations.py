@@ -15,7 +15,8 @@ the images are for validation: whole groups of images whose names differ in thei
 clip, so that no clip is on both sides.
 
 In segmentation, pixels without a shape are ``background``, the label 0. Later shapes cover earlier ones. Every entry of
-the export is counted as used, changed or left out, with the reason, such as a point, which has no area.
+the export is counted as used, changed or left out, with the reason, such as a point, which has no area. The config
+starts from weights of ImageNet. Images with other channels, and detectors, start from scratch.
 
 Args:
     export: folder, archive or file that the tool has written
@@ -54,20 +55,21 @@ from common.conversion import (
 from common.segmentation import (
     IGNORED,
     PARTS,
+    WEIGHTS,
+    Start,
     check_crop,
     choose_validation,
-    config_text,
     copy_image,
-    cut_images,
     formats,
     open_upright,
     save_labels,
+    write_config,
 )
 from mmattn.utils.channels import is_plain_picture, without_data
 from mmattn.utils.command import run
 from mmattn.utils.faults import FaultsError, shorten
 
-WRITTEN = {'img_dir', 'ann_dir', 'images', 'train.json', 'val.json', 'test.json', 'config.py'}
+WRITTEN = {'img_dir', 'ann_dir', 'images', 'train.json', 'val.json', 'test.json', 'config.py', WEIGHTS}
 BACKGROUND = ('background', '_background_')  # the second is labelme's
 NOT_IN_PNG = ('CMYK', 'YCbCr', 'LAB', 'HSV')  # modes of pictures
 DETECTOR = """\
@@ -198,7 +200,7 @@ def paint(picture: Picture, classes: Sequence[str]) -> np.ndarray:
 
 
 def write_segmentation(
-    new: Path, pictures: dict[Path, Picture], classes: list[str], crop: int | None
+    new: Path, pictures: dict[Path, Picture], classes: list[str], start: Start, crop: int | None
 ) -> dict[str, Counter]:
     """Write images, label maps and a config. Return the pixels of each class by split."""
     named = [name for name in classes if name.lower() in BACKGROUND][:1]
@@ -220,10 +222,7 @@ def write_segmentation(
 
     convert_all([*pictures], convert_picture).check()
     training = [new / 'img_dir' / picture.target for picture in pictures.values() if picture.split == 'train']
-    text = config_text(training[0].suffix, classes, palette, training, crop, 'test' in counts)
-    (new / 'config.py').write_text(text, encoding='utf-8')
-    if crop is not None:
-        cut_images(new, crop)
+    write_config(new, training[0].suffix, classes, palette, training, start, crop, 'test' in counts)
     return counts
 
 
@@ -254,6 +253,7 @@ def main(
     images: Path | None = None,
     classes: list[str] = [],
     crop: int | None = None,
+    start: Start,
     val_fraction: float = 0.2,
     seed: int = 0,
     overwrite: Overwrite = False,
@@ -264,6 +264,9 @@ def main(
     check_crop(crop)
     if crop is not None and task != 'segmentation':
         raise FaultsError('--crop: only with --task segmentation')
+    if start != Start() and task != 'segmentation':
+        raise FaultsError('--pretrained and --from-scratch: only with --task segmentation')
+    start.check()
     is_file = export.is_file() and export.suffix.lower() in ('.json', '.xml')
     with output_folder(out_dir, overwrite, [export, images or export], WRITTEN) as scratch:
         folder = export if is_file else unpack(export, scratch)
@@ -284,7 +287,7 @@ def main(
         new = scratch / 'new'
         new.mkdir()
         if task == 'segmentation':
-            counts = write_segmentation(new, pictures, classes, crop)
+            counts = write_segmentation(new, pictures, classes, start, crop)
         else:
             counts = write_detection(new, pictures, classes)
     parts = Counter(picture.split for picture in pictures.values())

@@ -20,6 +20,8 @@ With ``--val-fraction``, the output is::
     OUT/{img_dir,ann_dir}/{train,val}/...                            in place of OUT/{img_dir,ann_dir}/...
     OUT/config.py                                                    for ``tools/train.py`` and ``tools/test.py``
 
+The config starts from weights of ImageNet. Images with other channels start from scratch.
+
 With ``--crop 512``, for images of many megapixels, the config trains on crops at the size of the files, and tests with
 a sliding window of this size. The training images are cut into pieces of up to 1024×1024, which load faster.
 
@@ -49,11 +51,10 @@ from common.segmentation import (
     IGNORED,
     PARTS,
     Palette,
+    Start,
     check_crop,
     choose_validation,
-    config_text,
     copy_image,
-    cut_images,
     divide,
     find_pairs,
     formats,
@@ -62,6 +63,7 @@ from common.segmentation import (
     read_image,
     read_together,
     save_labels,
+    write_config,
 )
 from mmattn.utils.channels import without_data
 from mmattn.utils.command import run
@@ -133,6 +135,7 @@ def main(
     ignore_unknown: bool = False,
     val_fraction: float | None = None,
     crop: int | None = None,
+    start: Start,
     seed: int = 0,
     overwrite: Overwrite = False,
 ) -> None:
@@ -142,6 +145,9 @@ def main(
     check_crop(crop)
     if crop is not None and val_fraction is None:
         raise FaultsError('--crop requires --val-fraction: it cuts the training images, and writes a config')
+    if start != Start() and val_fraction is None:
+        raise FaultsError('--pretrained and --from-scratch require --val-fraction, which writes a config')
+    start.check()
     if not max_distance >= 0:
         raise FaultsError(f'--max-distance must be at least 0; got {max_distance}')
     if val_fraction is not None:
@@ -183,10 +189,7 @@ def main(
             validation = choose_validation(seen, val_fraction, seed)
             divide(converted, scratch / 'new', validation)
             training = [image_paths[name] for name in names if name not in validation]
-            text = config_text(*named, classes.classes, classes.of_classes(), training, crop)
-            (scratch / 'new' / 'config.py').write_text(text, encoding='utf-8')
-            if crop is not None:
-                cut_images(scratch / 'new', crop)
+            write_config(scratch / 'new', *named, classes.classes, classes.of_classes(), training, start, crop)
     for label, name in enumerate(classes.classes):
         if not any(label in labels for labels in seen.values()):
             print(f'warning: no mask has a pixel of {name}', file=sys.stderr)

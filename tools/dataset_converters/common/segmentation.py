@@ -6,8 +6,9 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -21,12 +22,14 @@ from mmattn.utils.progress import track
 from .channel_statistics import measure_channels
 from .conversion import check_folder, convert_all, files_below, output_folder
 
-WRITTEN = {'img_dir', 'ann_dir', 'alignment.json', 'config.py'}
+WEIGHTS = 'backbone.pth'
+WRITTEN = {'img_dir', 'ann_dir', 'alignment.json', 'config.py', WEIGHTS}
 PARTS = ('train', 'val')
 IGNORED = 255
+FEW = 100  # training images, fewer of which do not train a backbone
 CONFIG = """\
 # Written by a tool in tools/dataset_converters; train with tools/train.py. The model is small and starts from
-# scratch, for a first try on a CPU. For a full training, use another config as _base_, such as
+# {start}, for a first try on a CPU. For a full training, use another config as _base_, such as
 # 'mmattn::bi_cc/bi-cc_r50-d8_1xb8-4k_camvid-360x360.py'.
 _base_ = ['mmattn::bi_cc/bi-cc_r18-d8-half_1xb8-160_camvid-180x180.py']
 metainfo = dict(classes={classes!r}, palette={palette!r})
@@ -35,6 +38,37 @@ train_dataloader = dict(dataset={train})
 val_dataloader = dict(dataset=dataset)
 test_dataloader = {test}
 model = dict(decode_head=dict(num_classes={count}), auxiliary_head=dict(num_classes={count}))
+"""
+DOWNLOADED = """\
+# The first training downloads the weights. Without internet, let the tool write the config again, with
+# --pretrained FILE, a copy of the weights, or with --from-scratch, without weights.
+"""
+PRETRAINED = """\
+model['backbone'] = dict(
+    _delete_=True,
+    type='mmseg.MobileNetV2',
+    strides=(1, 2, 2, 1, 1, 1, 1),
+    dilations=(1, 1, 1, 2, 2, 4, 4),
+    norm_cfg=dict(type='BN'),
+    act_cfg=dict(type='ReLU6'),
+    init_cfg=dict(
+        type='Pretrained',
+        checkpoint={checkpoint!r},
+        prefix='backbone.',
+    ),
+)
+model['decode_head'].update(in_channels=320)
+model['auxiliary_head'].update(in_channels=96)
+"""
+PUBLIC = (
+    'https://download.openmmlab.com/mmclassification/v0/mobilenet_v2/'
+    'mobilenet_v2_batch256_imagenet_20200708-3b2dc3af.pth'
+)
+SAVED = f'{{{{ fileDirname }}}}/{WEIGHTS}'
+FROZEN = """\
+# So few images do not train the backbone. To train it all the same, remove these lines.
+model['backbone'].update(frozen_stages=6, norm_eval=True)
+optim_wrapper = dict(paramwise_cfg=dict(custom_keys={'backbone.layer7': dict(lr_mult=0)}))  # mmseg freezes six stages
 """
 PIPELINES = """\
 train_pipeline, test_pipeline, tta_pipeline = _base_.train_pipeline, _base_.test_pipeline, _base_.tta_pipeline
@@ -61,6 +95,33 @@ model.setdefault('data_preprocessor', dict()).update(size=({crop}, {crop}))
 windows = dict(mode='slide', crop_size=({crop}, {crop}), stride=({stride}, {stride}))
 model.update(type='mmattn.TiledEncoderDecoder', test_cfg=windows)
 """
+
+
+@dataclass(kw_only=True)
+class Start:
+    """Where the network of a written config starts: the options of a converter."""
+
+    pretrained: Annotated[
+        Path | None, dict(metavar='FILE', help='weights of MobileNetV2 for the config, in place of a download')
+    ] = None
+    from_scratch: Annotated[bool, 'write a config without pretrained weights, of a smaller network'] = False
+
+    def check(self) -> None:
+        """Raise a fault if both options are given, or if the file has no weights of MobileNetV2."""
+        if self.pretrained is not None:
+            if self.from_scratch:
+                raise FaultsError('--pretrained and --from-scratch: only one of them')
+            read_weights(self.pretrained)
+
+    def write(self, folder: Path) -> str | None:
+        """Write the weights of the file into ``folder``, and return the checkpoint that the config names, or None."""
+        if self.pretrained is None:
+            return None if self.from_scratch else PUBLIC
+        import torch
+
+        weights = {f'backbone.{name}': value for name, value in read_weights(self.pretrained).items()}
+        torch.save(dict(state_dict=weights), folder / WEIGHTS)
+        return SAVED
 
 
 @contextmanager
@@ -273,6 +334,47 @@ def divide(source: Path, target: Path, validation: Collection[Path]) -> None:
             path.rename(moved)
 
 
+def read_weights(path: Path) -> dict:
+    """Read weights of MobileNetV2, and give them the names of mmseg.
+
+    The file may be of mmpretrain, mmsegmentation, mmdetection or torchvision. Their names differ, their order does not.
+    What follows the backbone, such as a classifier, is left out.
+    """
+    from mmseg.models import MobileNetV2  # slow, and rarely needed
+
+    from mmattn.engine import read_checkpoint
+
+    try:
+        content = read_checkpoint(path)
+    except ValueError as error:
+        raise FaultsError(error) from error
+    network, stored = MobileNetV2().state_dict(), content.get('state_dict', content)
+    kinds, expected = (
+        [(name.rpartition('.')[2], getattr(value, 'shape', None)) for name, value in weights.items()]
+        for weights in (stored, network)
+    )
+    if kinds[: len(expected)] != expected:
+        raise FaultsError(path, 'no weights of MobileNetV2')
+    return dict(zip(network, stored.values()))
+
+
+def write_config(
+    folder: Path,
+    suffix: str,
+    classes: Sequence[str],
+    palette: Sequence[Sequence[int]],
+    images: Collection[Path],
+    start: Start,
+    crop: int | None = None,
+    test: bool = False,
+) -> None:
+    """Write the config of :func:`config_text` into ``folder``, and the weights that it needs. Cut the images."""
+    text = config_text(suffix, classes, palette, images, crop, test, start.write(folder))
+    (folder / 'config.py').write_text(text, encoding='utf-8')
+    if crop is not None:
+        cut_images(folder, crop)
+
+
 def config_text(
     suffix: str,
     classes: Sequence[str],
@@ -280,6 +382,7 @@ def config_text(
     images: Collection[Path],
     crop: int | None = None,
     test: bool = False,
+    checkpoint: str | None = None,
 ) -> str:
     """Write a config for data in the layout of :func:`divide`. The config file lies in the folder of the data.
 
@@ -287,9 +390,17 @@ def config_text(
     training, has other channels or values than a picture, the config loads all channels, and has their measured mean
     and deviation. With ``crop``, it trains on crops of the pieces of :func:`cut_images`. With ``test``, it tests on
     ``img_dir/test`` in place of the images for validation.
+
+    The backbone is a MobileNetV2 with the weights of ``checkpoint``, which stay as they are with fewer than 100
+    ``images``. With None, or for other channels, which mmseg's MobileNetV2 does not take, a small network starts from
+    scratch.
     """
     plain = all(map(is_plain_picture, images))
+    if not plain and checkpoint == SAVED:
+        raise FaultsError('--pretrained: only for pictures; images with other channels or values start from scratch')
+    from_scratch = checkpoint is None or not plain
     text = CONFIG.format(
+        start='scratch' if from_scratch else 'weights of ImageNet',
         classes=tuple(classes),
         palette=palette,
         suffix=suffix,
@@ -297,6 +408,9 @@ def config_text(
         test=TEST if test else 'val_dataloader',
         count=len(classes),
     )
+    if not from_scratch:
+        text += (DOWNLOADED if checkpoint == PUBLIC else '') + PRETRAINED.format(checkpoint=checkpoint)
+        text += FROZEN if len(images) < FEW else ''
     if not plain or crop is not None:
         text += PIPELINES
     if not plain:
