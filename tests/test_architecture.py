@@ -46,7 +46,7 @@ ROOMS = {
     'tests': 3100,
     'tests/check': 1100,
     'tests/contracts': 1500,
-    'tests/dataset_converters': 4000,
+    'tests/dataset_converters': 4100,
     'tests/deployment': 900,
     'tests/detection': 200,
     'tests/engine': 3600,
