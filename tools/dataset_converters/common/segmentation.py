@@ -47,18 +47,15 @@ PRETRAINED = """\
 model['backbone'] = dict(
     _delete_=True,
     type='mmseg.MobileNetV2',
-    strides=(1, 2, 2, 1, 1, 1, 1),
-    dilations=(1, 1, 1, 2, 2, 4, 4),
-    norm_cfg=dict(type='BN'),
-    act_cfg=dict(type='ReLU6'),
     init_cfg=dict(
         type='Pretrained',
         checkpoint={checkpoint!r},
         prefix='backbone.',
     ),
 )
-model['decode_head'].update(in_channels=320)
-model['auxiliary_head'].update(in_channels=96)
+# The head gets maps of strides 8, 16 and 32.
+model['decode_head'].update(in_channels=[32, 96, 320], in_index=[1, 2, 3], input_transform='resize_concat')
+model['auxiliary_head'] = None
 """
 PUBLIC = (
     'https://download.openmmlab.com/mmclassification/v0/mobilenet_v2/'
