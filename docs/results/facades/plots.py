@@ -107,16 +107,16 @@ CONTRASTS = {
         ),
     ],
 }
-HEADS = {  # colour, offset of the name
-    'CC': ('#9ecae1', (7, -10)),
-    'CC + RPE': ('#4292c6', (7, -3)),
-    'Bi-CC': ('#08519c', (7, 5)),
-    'NL': ('#fdae6b', (7, -4)),
-    'NL + RPE': ('#f16913', (7, 3)),
-    'Bi-NL': ('#a63603', (-38, 2)),
+HEADS = {
+    'CC': '#9ecae1',
+    'CC + RPE': '#4292c6',
+    'Bi-CC': '#08519c',
+    'NL': '#fdae6b',
+    'NL + RPE': '#f16913',
+    'Bi-NL': '#a63603',
 }
 SETS = {
-    'evidence_j: secondary': 'clothes: chosen because position should help',
+    'evidence_j: secondary': 'clothes: position should help',
     'facades': 'façades: chosen by somebody else',
     'evidence_a': 'streets',
 }
@@ -153,21 +153,20 @@ def draw_contrasts(path: Path) -> None:
 
 
 def draw_heads(path: Path) -> None:
-    """Draw what each head gains over no attention, against the seconds of its step."""
-    fig, axes = plt.subplots(1, len(SETS), figsize=(10.5, 3.6))
+    """Draw what each head gains over no attention, a panel per data set, with the seconds of its step."""
+    fig, axes = plt.subplots(1, len(SETS), figsize=(10.5, 2.6), sharey=True)
+    rows = read('facades')['rows']
     for ax, (source, title) in zip(axes, SETS.items()):
-        for head, (colour, offset) in HEADS.items():
-            seconds = read('facades')['rows'][head]['seconds']
+        for y, (head, colour) in enumerate(HEADS.items()):
             mean, low, high = figures(f'mIoU | {head} − no attention | 95 %', source)
-            ax.plot([seconds, seconds], [low, high], color=colour, lw=2)
-            ax.plot([seconds], [mean], 'o', color=colour, ms=7)
-            ax.annotate(head, (seconds, mean), offset, textcoords='offset points', fontsize=8, color='#333333')
-        ax.axhline(0, color='#333333', lw=1, zorder=0)
+            ax.plot([low, high], [y, y], color=colour, lw=2.5)
+            ax.plot([mean], [y], 'o', color=colour, ms=7)
+        ax.axvline(0, color='#333333', lw=1, zorder=0)
         ax.set_title(title, fontsize=9.5, loc='left')
-        ax.grid(alpha=0.3)
-        ax.set_xlim(0, None)
-        ax.set_xlabel('seconds of a training step of the head')
-    axes[0].set_ylabel('mIoU above no attention, 95 %')
+        ax.grid(axis='x', alpha=0.3)
+        ax.set_xlabel('mIoU above no attention, 95 %')
+    axes[0].set_yticks(range(len(HEADS)), [f'{head}, {rows[head]["seconds"]:.2f} s' for head in HEADS])
+    axes[0].set_ylim(len(HEADS) - 0.5, -0.5)
     fig.tight_layout()
     fig.savefig(path, dpi=110)
 
