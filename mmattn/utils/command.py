@@ -105,9 +105,9 @@ def describe(error: BaseException) -> str:
     if isinstance(error, URLError):
         message = (
             f'a file cannot be downloaded ({error.reason}). Copy it from the address that the output names after '
-            f"'Downloading' to {checkpoint_cache()}, or train without pretrained weights, for example with "
-            '--cfg-options model.pretrained=None. For a config that a converter has written, run the converter again '
-            'with --pretrained FILE or --from-scratch'
+            f"'Downloading' to {checkpoint_cache()}, or train without pretrained weights: run the converter "
+            'that has written the config again, with --overwrite and --pretrained FILE or --from-scratch; for another '
+            'config, add --cfg-options model.pretrained=None'
         )
     if not _is_expected(error) or not message:
         frame = traceback.extract_tb(error.__traceback__)[-1]

@@ -334,7 +334,7 @@ def divide(source: Path, target: Path, validation: Collection[Path]) -> None:
 def read_weights(path: Path) -> dict:
     """Read weights of MobileNetV2, and give them the names of mmseg.
 
-    The file may be of mmpretrain, mmsegmentation, mmdetection or torchvision. Their names differ, their order does not.
+    The file may be of mmpretrain, mmsegmentation or mmdetection. Their names differ, their order does not.
     What follows the backbone, such as a classifier, is left out.
     """
     from mmseg.models import MobileNetV2  # slow, and rarely needed
