@@ -30,6 +30,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from common.region_extractors import load_backbone as load_grid_backbone
+from common.segmentation import Start
 from mmattn.engine import (
     check_checkpoint,
     checkpoint_files,
@@ -89,6 +90,7 @@ WAYS = {
     'tools/dataset_converters/common/region_extractors.py': lambda evil: load_grid_backbone(
         Config(dict(model=dict(data_preprocessor=PREPROCESSOR, backbone=RESNET))), str(evil)
     ),
+    'tools/dataset_converters/common/segmentation.py': lambda evil: Start(pretrained=evil).check(),
     'mmattn/deployment/network.py': None,  # SegmentationInferencer
 }
 
