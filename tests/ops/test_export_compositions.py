@@ -13,6 +13,9 @@ from ..support.operator_calls import cast, small_calls
 from . import literal
 from .test_random_options import check_calls
 
+# Exports need torch 2.13. That of 2.4 traces no shape in an autograd function, and pads no empty tensor.
+newer = pytest.mark.skipif(torch.__version__.startswith('2.4'), reason='torch 2.4 cannot run or export it')
+
 
 @pytest.fixture(autouse=True)
 def _seed():
@@ -66,6 +69,7 @@ def test_global_attention_of_the_last_queries(is_causal):
         check('global_attention', *literal.arguments('global_attention', *given, outside_bias=outside, **settings))
 
 
+@newer
 def test_images_without_a_key():
     """Masked out, without channels to compare, or by −∞ alone."""
     x, mask = tensor(2, 2, 4, 6, 5), torch.rand(2, 4, 6) > 0.4
@@ -89,6 +93,7 @@ class UnitVariance(torch.nn.Module):
         return ops.unit_variance(window, (5, 3), outside, key_mask=mask, **self.settings)
 
 
+@newer
 @pytest.mark.parametrize('support', ['grid', 'global', 'causal', 'masked', 'masked, causal'])
 def test_unit_variance_for_maps_of_any_size(support):
     """The biases are far from zero, as those of a query may be: a variance of E[x²] − μ² would cancel."""

@@ -45,7 +45,7 @@ mkdir -p "$venv/sources/egg"
 tar -xzf "$venv"/sources/mmattn-*.tar.gz -C "$venv/sources"
 cd "$venv"/sources/mmattn-*/
 # FORCE_CUDA=0: CUDA kernels are not tested here.
-FORCE_CUDA=0 "$python" -m pip install -q --no-build-isolation -e ".[${mmcv:+$family,}det,video,reproduction,dev]" "${others[@]}" "torch==$torch"
+FORCE_CUDA=0 "$python" -m pip install -q --no-build-isolation -e ".[${mmcv:+$family,}det,video,language,reproduction,dev]" "${others[@]}" "torch==$torch"
 if [ "${mmdet[*]}" ]; then "$python" -m pip install -q --no-deps "${mmdet[@]}"; fi
 "$python" -m pip check || true
 "$python" -m mmattn.utils.collect_env

@@ -140,7 +140,8 @@ struct Operands {
   static void cast(Tensor& x) {
     const c10::DeviceType device = x.device().type();
     require(at::isFloatingType(x.scalar_type()));
-    if (x.scalar_type() != at::kDouble && at::autocast::is_autocast_enabled(device)) {
+    const bool available = at::autocast::is_autocast_available(device);
+    if (available && x.scalar_type() != at::kDouble && at::autocast::is_autocast_enabled(device)) {
       const pybind11::gil_scoped_release others_run;
       x = x.to(at::autocast::get_autocast_dtype(device));
     }
