@@ -29,7 +29,6 @@ Args:
 
 import colorsys
 import json
-import shlex
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -51,6 +50,7 @@ from common.conversion import (
     convert_all,
     converter,
     output_folder,
+    train_command,
 )
 from common.segmentation import (
     IGNORED,
@@ -296,7 +296,7 @@ def main(
         if not any(numbers[name] for numbers in counts.values()):
             warn(f'nothing is labelled {name}')
     print(f'{"images":24}' + ', '.join(f'{split}: {parts[split]:,}' for split in counts))
-    print(shlex.join(['python', 'tools/train.py', str(out_dir / 'config.py')]))
+    print(train_command(out_dir / 'config.py'))
 
 
 if __name__ == '__main__':

@@ -36,7 +36,6 @@ Args:
 """
 
 import re
-import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -46,7 +45,15 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from common.conversion import OutDir, Overwrite, check_config_folder, check_config_names, convert_all, converter
+from common.conversion import (
+    OutDir,
+    Overwrite,
+    check_config_folder,
+    check_config_names,
+    convert_all,
+    converter,
+    train_command,
+)
 from common.segmentation import (
     IGNORED,
     PARTS,
@@ -196,7 +203,7 @@ def main(
     print(f'metainfo = dict(classes={classes.classes}, palette={classes.of_classes()})')
     if val_fraction is not None:
         print(f'{len(seen) - len(validation)} images are for training, {len(validation)} for validation; train with')
-        print(shlex.join(['python', 'tools/train.py', str(out_dir / 'config.py')]))
+        print(train_command(out_dir / 'config.py'))
 
 
 if __name__ == '__main__':

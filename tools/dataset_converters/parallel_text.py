@@ -20,13 +20,12 @@ With ``--vocab-from PREPARED``, the files are a test set for a model that was tr
 """
 
 import argparse
-import shlex
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 
 import mmattn.utils.command
-from common.conversion import check_config_folder, run_converter
+from common.conversion import check_config_folder, run_converter, train_command
 from common.published_text import Pair, iter_pairs, iter_table
 from common.text_preparation import prepare_test
 from common.translation import add_arguments, corpus_folder, prepare, report
@@ -99,7 +98,7 @@ def convert(args: argparse.Namespace) -> None:
             total=counts['train'],
         )
         write_text(scratch / 'new/config.py', CONFIG.format(size=record['vocabulary'] + len(SPECIALS)))
-    print(f'Train with\n{shlex.join(["python", "tools/train.py", str(args.out_dir / "config.py")])}')
+    print(f'Train with\n{train_command(args.out_dir / "config.py")}')
 
 
 def main(argv: Sequence[str] | None = None) -> int:

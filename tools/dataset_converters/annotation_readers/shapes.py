@@ -15,7 +15,8 @@ from mmattn.utils.faults import Faults, FaultsError
 try:
     from pycocotools import mask as masks
 except ModuleNotFoundError as error:
-    raise ImportError("pycocotools draws the shapes, and is not installed: pip install 'pycocotools'") from error
+    message = "annotations.py: error: pycocotools draws the shapes, and is not installed: pip install 'pycocotools'"
+    raise SystemExit(message) from error
 
 Size = tuple[int, int]  # width, height
 UNKNOWN = (0, 0)

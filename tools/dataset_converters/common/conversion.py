@@ -181,6 +181,12 @@ def check_config_folder(folder: Path) -> None:
     check_config_names({path: folder})
 
 
+def train_command(config: Path) -> str:
+    """Return the command that trains a written config, with the train.py of these tools, wherever they were copied."""
+    tool = os.path.relpath(Path(__file__).resolve().parents[2] / 'train.py')
+    return shlex.join(['python', tool, str(config)])
+
+
 def check_folder(folder: Path) -> None:
     """Raise a fault if there is no such folder."""
     if not folder.is_dir():
