@@ -330,5 +330,5 @@ def test_a_missing_package_is_named_with_its_installation(monkeypatch):
     for name in [name for name in sys.modules if name.startswith('annotation_readers')]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, 'pycocotools', None)
-    with pytest.raises(ImportError, match=r'pip install \W?pycocotools'):
+    with pytest.raises(SystemExit, match=r'pip install \W?pycocotools'):
         scripts('annotation_readers')
