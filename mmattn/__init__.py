@@ -9,7 +9,7 @@ same way, and every folder may import ``utils``. ``_compat.py`` has what belongs
 from importlib import import_module
 from types import ModuleType
 
-__version__ = '0.4.0'
+__version__ = '0.5.0.dev0'
 SUBPACKAGES = (
     'check',
     'deployment',
