@@ -286,10 +286,12 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
             )
         self._validation_due = to_resume.get('validating', False) and runner.val_loop is not None
         self._extra = to_resume.get('extra', '')
-        name = Path(runner.message_hub.get_info('last_ckpt', '')).name  # a new best one is beside a last one, if any
+        name = Path(runner.message_hub.get_info('last_ckpt', '')).name  # without one, a new best is saved alone
         if self._validation_due:  # after which the checkpoint is saved again
             name = self.filename_tmpl.format(self._count(runner))
-        if name and (self._validation_due or name != self._extra):
+        elif name == self._extra:  # the run without interruption has none of this name
+            name = ''
+        if name:
             self.last_ckpt = self.file_backend.join_path(self.out_dir, name)
         for name in to_resume.get('outdated', ()):  # a killed run may have left them
             self._remove(name)

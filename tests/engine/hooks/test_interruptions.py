@@ -140,6 +140,8 @@ LONG = pytest.mark.slow
         (ITERATIONS, dict(interval=2, max_keep_ckpts=1), dict(ema=True)),
         (EPOCHS, dict(interval=1), dict(patience=1)),
         pytest.param(dict(ITERATIONS, max_iters=8), dict(interval=3), dict(patience=1), marks=LONG),
+        # a best checkpoint between two regular ones, after a resumption
+        pytest.param(dict(ITERATIONS, max_iters=8, val_interval=1), dict(interval=3), {}, marks=LONG),
         pytest.param(dict(ITERATIONS, val_interval=1, dynamic_intervals=[(3, 2)]), dict(interval=1), {}, marks=LONG),
         pytest.param(dict(EPOCHS, max_epochs=4, val_interval=2), dict(interval=1), dict(ema=True), marks=LONG),
     ],
