@@ -120,6 +120,7 @@ def _check_sizes(size: Sequence[int], key_size: Sequence[int] | None = None) -> 
     for name, sides in (('size', size), ('key_size', size if key_size is None else key_size)):
         axes = range(1, 4) if key_size is None or name == 'size' else range(len(size), len(size) + 1)
         is_size = isinstance(sides, Sequence) and len(sides) in axes
+        # a tuple, because Dynamo of torch 2.4 does not trace a union of types
         if not is_size or not all(isinstance(side, (int, torch.SymInt)) and side > 0 for side in sides):
             count = '1 to 3' if len(axes) > 1 else len(size)
             raise ValueError(f'{name} must be {count} integers of at least 1, the lengths of axes; got {sides!r}')

@@ -139,7 +139,7 @@ class _UnitVariance(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple:  # type: ignore[override]
-        if all(grad is None for grad in grads[:2]):
+        if all(grad is None for grad in grads[:2]):  # not `==`, which Dynamo of torch 2.11 does not trace
             return (None,) * 6
         *output, key_mask = ctx.saved_tensors
         given = [torch.zeros_like(x) if grad is None else grad for x, grad in zip(output[:2], grads)]

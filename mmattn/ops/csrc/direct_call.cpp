@@ -140,6 +140,7 @@ struct Operands {
   static void cast(Tensor& x) {
     const c10::DeviceType device = x.device().type();
     require(at::isFloatingType(x.scalar_type()));
+    // torch 2.4 throws where a device has no autocast, such as meta
     const bool available = at::autocast::is_autocast_available(device);
     if (available && x.scalar_type() != at::kDouble && at::autocast::is_autocast_enabled(device)) {
       const pybind11::gil_scoped_release others_run;
