@@ -1,8 +1,11 @@
 """The converters of face-parsing sets and of colour-coded masks, on tiny releases in the published layout."""
 
 import json
+import os
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 from itertools import chain
 from pathlib import Path
@@ -290,6 +293,15 @@ def test_an_image_may_be_called_as_a_piece_of_another_one(tmp_path):
         assert len(values) == 3 * 4
         for value, name in enumerate(('a', 'a_0_0', 'a_0_0_0_0')):
             assert all((values[f'{name}_{y}_{x}'] == value).all() for y in (0, 2) for x in (0, 1))
+
+
+def test_the_printed_command_is_that_of_the_tools_that_were_copied(monkeypatch, tmp_path):
+    copy = shutil.copytree(ROOT / 'tools/dataset_converters/common', tmp_path / 'mine/dataset_converters/common')
+    monkeypatch.chdir(tmp_path)
+    command = [sys.executable, '-c', 'from common.conversion import *; print(train_command(Path("a b/config.py")))']
+    environment = {**os.environ, 'PYTHONPATH': f'{copy.parent}{os.pathsep}{ROOT}'}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "python mine/train.py 'a b/config.py'\n"
 
 
 @pytest.mark.e2e

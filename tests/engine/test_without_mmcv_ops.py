@@ -14,7 +14,8 @@ from mmattn.utils import config_path
 
 pytestmark = pytest.mark.e2e
 stock_does_without = pytest.mark.skipif(
-    'mmsegmentation' in packages_distributions()['mmseg'], reason="mmsegmentation 1.2.2 imports mmcv's operators itself"
+    'mmsegmentation' in packages_distributions().get('mmseg', ()),
+    reason="mmsegmentation 1.2.2 imports mmcv's operators itself",
 )
 
 ROOT = Path(__file__).parents[2]
